@@ -102,9 +102,9 @@ def launch(kernel, together=False):
     RuntimeError for a wrong result.
     """
     used, count = device.Device("the first kernel"), 64
-    compiled = device.cuda.jit((numba.float32[::1],))(kernel)
+    made = device.cuda.jit((numba.float32[::1],))(kernel)
     out = used.send("out", np.full(count, -1, np.float32))
-    used.configure(compiled, 2, count // 2, used.shared, together=together)(out)
+    used.configure(made, 2, count // 2, used.shared, together=together)(out)
     got = used.copy_from(out, np.empty(count, np.float32))
     want = np.arange(count).reshape(-1, count if together else count // 2)[:, ::-1]
     if not np.array_equal(got, want.ravel()):

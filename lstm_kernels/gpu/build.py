@@ -94,7 +94,7 @@ def build(cell, dtype, modules, entries, sizes, *, compile=None, **constants):
     """
     space = functions(CELLS[cell], dtype, modules, sizes, **constants)
     compile = compile or _compile
-    compiled = {name: space[name] for name in entries}
+    made = {name: space[name] for name in entries}
     for name, function in space.items():
         of_gpu = getattr(function, "__module__", "").startswith(__package__)
         is_part = isinstance(function, types.FunctionType) and of_gpu
@@ -102,7 +102,7 @@ def build(cell, dtype, modules, entries, sizes, *, compile=None, **constants):
             space[name] = of_device(function)
     return {
         name: compile(function, signature(function, space["net"].number))
-        for name, function in compiled.items()
+        for name, function in made.items()
     }
 
 
@@ -129,10 +129,8 @@ def signature(kernel, real):
 def _compile(function, types):
     if SIMULATED:
         return cuda.jit(function)
-    compiled = kernels.cached(cuda.jit, function, **OPTIONS)
-    compiled.compile(types)
-    compiled.disable_compile()
-    compiled._specialized = (
-        True  # as `cuda.jit` with types: launches do not look at them
-    )
-    return compiled
+    made = kernels.cached(cuda.jit, function, **OPTIONS)
+    made.compile(types)
+    made.disable_compile()
+    made._specialized = True  # as `cuda.jit` with types: launches do not look at them
+    return made

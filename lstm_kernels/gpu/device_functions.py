@@ -36,7 +36,7 @@ def clear(array, i, size):
 
 
 def layer_at(l):
-    """Where a layer begins; the output layer, for l = L."""
+    """Where a layer begins; the read-out, for l = L."""
     if l == 0:
         return 0
     return (net.D + net.H + 1 + (l - 1) * (2 * net.H + 1)) * net.H * net.K

@@ -1,4 +1,4 @@
-"""Device functions of the kernels for the end of a mini-batch: output layer, gradients,
+"""Device functions of the kernels for the end of a mini-batch: read-out, gradients,
 descent.
 
 Each block adds up its tiles' gradients in a row of its own; then all blocks share the
@@ -20,7 +20,7 @@ from .layout import four, net
 from .registers import add, add_outer, fed, load, store
 
 
-def output_layer(n, s0, count, order, first, target, theta, work):
+def readout(n, s0, count, order, first, target, theta, work):
     """d_out of the tile's samples, order[first + s0:] of target (N, O), and dy of their
     last step.
     """
@@ -105,10 +105,10 @@ def gradients(n, s0, count, work, fresh):
         outer_product(n, count, up, U, net.U_gates, below, inputs, da, work, fresh)
         outer_product(n, count, y, W, net.W_gates, h, net.H, da, work, fresh)
         outer_product(n, count, y, b, net.W_gates, 0, 0, da, work, fresh)
-    output_gradients(n, s0, count, work, fresh)
+    readout_gradients(n, s0, count, work, fresh)
 
 
-def output_gradients(n, s0, count, work, fresh):
+def readout_gradients(n, s0, count, work, fresh):
     """Those of V and b_out, and the loss."""
     me, threads = lane()
     for q in range(me, (net.H + 1) * net.O + 1, threads):

@@ -22,7 +22,7 @@ from .device_functions import (
     sum_numbers,
     weight_at,
 )
-from .gradient_kernels import output_gradients, output_layer
+from .gradient_kernels import readout, readout_gradients
 from .layout import four, net
 from .products import (
     ROWS,
@@ -279,7 +279,7 @@ def loss(n, first, order, target, theta, work):
     state.
     """
     for s in range(cuda.blockIdx.x, n.B, cuda.gridDim.x):
-        output_layer(n, s, 1, order, first, target, theta, work)
+        readout(n, s, 1, order, first, target, theta, work)
         for l in range(net.L):
             clear(work, state_at(n, 0, l, s), net.H)
             clear(work, state_at(n, 1, l, s), net.H)
@@ -351,11 +351,11 @@ def parameter_gradients(n, theta, work, rate):
         h = slot_at(n, n.h, l, 0, 0)
         da = gate_at(n, n.da, l, 0, 0)
         W = U + inputs * net.H * net.K
-        operands = da, n, work, shared
-        tile = matrix_gradients(tile, U, net.U_gates, x, inputs, inputs, *operands)
-        tile = matrix_gradients(tile, W, net.W_gates, h, net.H, net.H + 1, *operands)
+        how = da, n, work, shared
+        tile = matrix_gradients(tile, U, net.U_gates, x, inputs, inputs, *how)
+        tile = matrix_gradients(tile, W, net.W_gates, h, net.H, net.H + 1, *how)
     if cuda.blockIdx.x == 0:
-        output_gradients(n, 0, n.B, work, True)
+        readout_gradients(n, 0, n.B, work, True)
     row = net.H * net.K
     columns = 4 * cuda.blockDim.x
     rows = rows_at_once(columns)

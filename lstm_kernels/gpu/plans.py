@@ -39,7 +39,7 @@ def plan(n, dtype, *, multiprocessors, shared, threads):
     """
     # Four samples share the weights that a thread loads: 5/4 numbers for a multiply-add
     # become 1/2. In float64, or with more gates, they need more registers than it has.
-    narrow = np.dtype(dtype).itemsize == 4 and n.K <= 4
+    many = np.dtype(dtype).itemsize == 4 and n.K <= 4
     # Units are spread evenly over the rounds.
     x = -(-n.H // -(-n.H // threads))
     y = threads // x
@@ -47,7 +47,7 @@ def plan(n, dtype, *, multiprocessors, shared, threads):
 
     def cut(tile):
         """Samples to a block and to a thread, parts of a sum, bytes."""
-        R = 4 if narrow and tile > 2 else 1
+        R = 4 if many and tile > 2 else 1
         tile = -(-tile // R) * R
         # Rows of threads without samples share the sums, four numbers at a time.
         parts = max(1, min(MOST_PARTS, y * R // tile, four(n.H) // 4))
@@ -93,15 +93,15 @@ class Pass:
         self.places = self.n.places(rows)
         self._size = self.places.end + behind
         same = self.n._replace(T=0, B=0)  # networks of these sizes share their kernels
-        key = params.cell, params.dtype, self.modules, entries, same
+        how = params.cell, params.dtype, self.modules, entries, same
         constants = {name: getattr(self.plan, name) for name in self.constants}
-        self._kernels = build(*key, **constants)
+        self._kernels = build(*how, **constants)
 
     def planned(self, device):
         """The plan, how many rows of partials there are, numbers behind all arrays."""
         limits = {name: getattr(device, name) for name in LIMITS}
-        chosen = plan(self.n, self._dtype, **limits)
-        return chosen, chosen.blocks, 0
+        made = plan(self.n, self._dtype, **limits)
+        return made, made.blocks, 0
 
     def grid(self, name):
         """Blocks, their threads and bytes of shared memory for a kernel, and whether

@@ -153,14 +153,14 @@ def multiply(rows, count, matrix, columns, work, theta, shared):
     a = net.quads
     here, there = buffers_at(), buffers_at() + size
     cuda.syncthreads()
-    operands = rows, whole, count, matrix, columns, work, theta, shared
-    stage_piece(here, 0, piece, *operands)
+    how = rows, whole, count, matrix, columns, work, theta, shared
+    stage_piece(here, 0, piece, *how)
     k = 0
     while k < count:
         wait_for_copies()
         cuda.syncthreads()
         if k + piece < count:
-            stage_piece(there, k + piece, piece, *operands)
+            stage_piece(there, k + piece, piece, *how)
         if part < parts:
             w = column + (k * pitch if kept else here + 2 * net.buffer)
             z, step = here + row * (piece + 4), piece + 4

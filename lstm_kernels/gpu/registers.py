@@ -117,9 +117,9 @@ def traced(function):
     parameters = inspect.signature(function).parameters.values()
     typed.__signature__ = inspect.Signature([first, *parameters])
     typed.__name__ = typed.__qualname__ = function.__name__
-    registered = intrinsic(typed)
-    registered.py_func = function
-    return registered
+    made = intrinsic(typed)
+    made.py_func = function
+    return made
 
 
 def neighbours(a, i, count):

@@ -24,7 +24,7 @@ from .device_functions import (
     transposed_at,
     weight_at,
 )
-from .gradient_kernels import gradients, output_layer, sum_rows
+from .gradient_kernels import gradients, readout, sum_rows
 from .layout import Places, four, net
 from .registers import add_four, add_number, add_products, load, store
 
@@ -278,7 +278,7 @@ def mini_batch(n, tile, order, first, x, target, theta, shared, work, below):
         count = min(tile, n.B - s0)
         gather(n, s0, count, order, first, x, work)
         forward_layers(n, tile, s0, theta, shared, work)
-        output_layer(n, s0, count, order, first, target, theta, work)
+        readout(n, s0, count, order, first, target, theta, work)
         backward_layers(n, tile, s0, theta, shared, work, below)
         s0 += cuda.gridDim.x * tile
 
@@ -305,7 +305,7 @@ def backward(n, tile, theta, work):
     s0 = cuda.blockIdx.x * tile
     while s0 < n.B:
         count = min(tile, n.B - s0)
-        # y does not depend on the output layer.
+        # y does not depend on the read-out.
         clear(work, n.d_out + s0 * net.O, count * net.O)
         backward_layers(n, tile, s0, theta, shared, work, True)
         s0 += cuda.gridDim.x * tile

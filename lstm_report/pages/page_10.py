@@ -26,6 +26,7 @@ from ..measure.timing import interleaved, together
 CHUNKS, NEWTON, ALONE = "chunks", "Newton's method", "step by step"
 MILLIONTH, BITS = "to a millionth", "to the last bit"
 LOOKED_AT = 2048  # steps after each start
+RUN_UP = 96  # steps before each chunk that make the first guess
 Work = tuple[lk.Params, np.ndarray]  # a network and its sequence (T, 1, 1)
 ADAM: dict[str, Any] = {"optimizer": "adam", "progress": False}
 
@@ -262,10 +263,10 @@ def measure_times(
     """
     parts = []
     for work, (params, x) in works.items():
-        part = _timed(params, x, {CHUNKS: (32, 60)}, repeats)
+        part = _timed(params, x, {CHUNKS: (32, RUN_UP)}, repeats)
         parts.append(part.assign(work=work, **forgets(params, x[: 2 * LOOKED_AT])))
-    cuts = {f"{count} chunks": (count, 40) for count in (16, 48)}
     for H, T in ((H, T) for H in units for T in lengths):
+        cuts = {f"{n} chunks": (n, min(RUN_UP, T // n)) for n in (16, 32)}
         parts.append(_timed(*initialised(H, T), cuts, repeats).assign(H=H, T=T))
     return together(parts)
 

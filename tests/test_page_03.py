@@ -119,7 +119,7 @@ def test_the_comparer_sees_threads_over_time():
 
 def test_rungs_and_excerpt():
     assert page.largest_errors(("numpy", "numba-tile")) < 1e-5
-    assert page.heart().startswith("def multiply(")
+    assert page.heart().startswith("def multiply_add(")
     assert "m.fma(" in page.heart()
     assert chr(34) not in page.heart()  # no docstring
     assert list(page.loads()) == ["numba-sample", "numba-tile", "numba-fused"]

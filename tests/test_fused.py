@@ -4,6 +4,7 @@ import gc
 import random
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu.entries import Arguments, _words, loader
 from lstm_kernels.cpu.net import Net
 from lstm_kernels.cpu.partitions import Autotuner, Partition, partitions
+from lstm_kernels.cpu.thread_pool import thread_pool
 from lstm_kernels.kernels import PLAIN, njit
 from lstm_kernels.versions import numba_fused
 from lstm_kernels.versions.numba_fused import NumbaFused
@@ -153,6 +155,38 @@ def test_tapes_that_ended_leave_no_more_memory_than_calls():
     del tapes
     net.record(x)
     assert len(net._free) <= numba_fused.MOST_WORKSPACES + 1
+
+
+def test_a_network_keeps_no_array_of_its_caller_alive():
+    params, x, target = example((1, 4, 5, 3, 20))
+    net = lk.network("numba-fused", params)
+    calls = [
+        lambda x, target: net.forward(x),
+        lambda x, target: net.loss_and_grads(x, target),
+        lambda x, target: net.step(x, target, 0.1),
+        lambda x, target: net.epoch(lk.Dataset(x, target), np.arange(5), 2, 0.1),
+    ]
+    for call in calls:
+        x_once, target_once = x.copy(), target.copy()
+        gone = weakref.ref(x_once), weakref.ref(target_once)
+        call(x_once, target_once)
+        del x_once, target_once
+        thread_pool().drain()
+        thread_pool()._kept.clear()
+        gc.collect()
+        assert [ref() is None for ref in gone] == [True, True]
+
+
+def test_a_backward_that_was_not_finished_leaves_no_timeline(monkeypatch):
+    params, x, _ = example((2, 6, 4, 3, 20))
+    net = lk.network("numba-wavefront", params)
+    y, _ = net.forward(x, training=True)
+    with monkeypatch.context() as planted:
+        planted.setattr(net, "_run", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            net.backward(y)
+    with pytest.raises(ValueError, match="timeline: got T 6, B 4, want"):
+        net.timeline(6, 4, True, True)
 
 
 def test_arguments_lie_in_memory_as_numba_passes_them():

@@ -2,7 +2,7 @@
 
 Another thread is given integers alone. So the arguments of a pass, a NamedTuple of
 arrays and integers, lie in memory as Numba itself passes them (`Arguments`), and
-machine code that is called with that address begins by loading them (`entry`).
+machine code that is called with that address begins by loading them (`loader`).
 """
 
 import ctypes

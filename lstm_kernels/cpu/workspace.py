@@ -49,9 +49,7 @@ class Workspace:
         self.arguments = Arguments(self.net)
         arrays = [a for a in self.net if isinstance(a, np.ndarray)]
         self.bytes = sum(a.nbytes for a in arrays if a is not weights.theta)
-        # Without an initial state the first step has no product with W: of zeros, it
-        # changes at most the sign of a zero, which an LSTM's and a GRU's h never shows.
-        self._starts = layout.cell.name not in ("lstm", "gru")
+        self._starts = bool(self.net.starts)
         self._has_state = False
         H = layout.hidden
         self._y = self.net.h[-1].reshape(T + 1, B, P)[1:, :, :H]
@@ -97,6 +95,9 @@ class Workspace:
             back_steps=max(1, min(T, stages.ROWS // B)),
             keeps_gates=int(training),
             has_c=int(has_c),
+            # Without an initial state the first step has no product with W: of zeros,
+            # it changes at most the sign of a zero, which an LSTM's and a GRU's h never
+            # shows.
             starts=int(layout.cell.name not in ("lstm", "gru")),
             descends=int(descends),
             input_gradient=0,
@@ -202,6 +203,13 @@ class Workspace:
             self.net.c[:, :B, :H] = c[0]
         self._has_state = state is not None
         self.arguments.set("starts", self._starts or self._has_state)
+
+    def release(self):
+        """Let go of the caller's arrays, which a network must not keep alive."""
+        for name in ("x", "target"):
+            self.arguments.point(name, getattr(self.net, name))
+        for name in ("source", "labels", "order", "losses"):
+            self.arguments.set(name, getattr(self.net, name))
 
     def outputs(self):
         """y (T, B, H) and the final state, copies."""

@@ -62,6 +62,12 @@ def descending(rate, dtype):
 NO_ORDER = np.zeros(0, np.int64)  # the examples are there
 
 
+def give_back(workspace, free):
+    """Let a workspace be free for later calls."""
+    workspace.release()
+    free.append(workspace)
+
+
 class Lease:
     """A workspace as what a tape keeps; it is free again when the tape ends."""
 
@@ -73,7 +79,7 @@ class Lease:
 
     def __del__(self):
         if self.workspace is not None:  # else an exception ended its backward pass
-            self._free.append(self.workspace)
+            give_back(self.workspace, self._free)
 
 
 @dataclass(frozen=True)
@@ -214,7 +220,10 @@ class NumbaFused(Compiled):
     def _workspaces(self):
         """Those that are free, and that of `backward`, used last."""
         lease = getattr(self._tape, "_arrays", None)
-        return [*self._free, *([lease.workspace] if lease else [])]
+        leased = (
+            lease and lease.workspace
+        )  # None after a backward that was not finished
+        return [*self._free, *([leased] if leased else [])]
 
     def _guard(self):
         return self._lock  # which is held: of contexts that do nothing, the quickest
@@ -226,7 +235,7 @@ class NumbaFused(Compiled):
         outputs = workspace.outputs()
         if training:
             return *outputs, Lease(workspace, self._free, x)
-        self._free.append(workspace)
+        give_back(workspace, self._free)
         return *outputs, None
 
     def _backward(self, lease, dy, dstate, inputs):
@@ -244,7 +253,7 @@ class NumbaFused(Compiled):
         workspace.begin(x)
         loss = self._train(workspace, target, 1)[0]
         gradients = workspace.collect(gradients)
-        self._free.append(workspace)
+        give_back(workspace, self._free)
         return float(loss), gradients
 
     def _step(self, x, target, rate):
@@ -252,7 +261,7 @@ class NumbaFused(Compiled):
         workspace.net.scale[0] = descending(rate, self._dtype)
         workspace.begin(x)
         loss = self._train(workspace, target, 1)[0]
-        self._free.append(workspace)
+        give_back(workspace, self._free)
         return float(loss)
 
     def _epoch(self, dataset, x, target, order, batch_size, rate):
@@ -267,7 +276,7 @@ class NumbaFused(Compiled):
                 arguments.set("labels", target)
                 workspace.begin(net.x)
                 losses += self._train(workspace, net.target, len(part) // B, part)
-                self._free.append(workspace)
+                give_back(workspace, self._free)
         return losses
 
     def _train(self, workspace, target, count, order=NO_ORDER):

@@ -6,6 +6,7 @@ without a look. So here the same functions run with views that check, micro-kern
 NumPy that check shapes, and arrays that begin as NaN.
 """
 
+import ctypes
 from itertools import product
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from lstm_kernels import kernels
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import scheduler, stages, workspace
 from lstm_kernels.cpu.micro_kernels import MicroKernels
-from lstm_kernels.cpu.net import Kernels
+from lstm_kernels.cpu.net import Kernels, Net
 from lstm_kernels.cpu.partitions import partitions
 from lstm_kernels.reference import sigmoid
 from lstm_kernels.schedules import timed
@@ -39,6 +40,25 @@ def view(array, start, shape):
         assert 0 <= first <= first + size <= n, (array.shape, start, shape)
     rest = zip(start[missing:], shape, strict=True)
     return array[(*start[:missing], *(slice(n, n + size) for n, size in rest))]
+
+
+def in_memory(arguments):
+    """The Net that lies in memory as Arguments."""
+
+    def array(like, words):
+        address, *sizes = words[4 : 5 + 2 * like.ndim]
+        shape, strides = sizes[: like.ndim], sizes[like.ndim :]
+        memory = (ctypes.c_byte * max(1, words[2] * words[3])).from_address(address)
+        return np.ndarray(shape, like.dtype, memory, strides=strides)
+
+    values = arguments.values._asdict()
+    for name, value in values.items():
+        words = arguments.words[arguments._places[name] :]
+        if isinstance(value, np.ndarray):
+            values[name] = array(value, words)
+        elif isinstance(value, int):
+            values[name] = words[0]
+    return Net(**values)
 
 
 class NumpyKernels:
@@ -73,6 +93,7 @@ class NumpyKernels:
     def forward(self, code, begin, x, U, h, W, a, c, c_new, h_new):
         self.called.add("forward")
         assert len({len(z) for z in (x, h, a, c, c_new, h_new)}) == 1
+        assert c.strides == c_new.strides == h_new.strides
         bars = np.broadcast_to(begin, a.shape).copy()
         bars[:, self.fed("U")] += x @ U[: x.shape[1], self.fed("U")]
         bars[:, self.fed("W")] += h @ W[: h.shape[1], self.fed("W")]
@@ -91,6 +112,7 @@ class NumpyKernels:
 
     def backward(self, code, begin, da_next, W_T, a, da, dc, c, c_new):
         self.matrix(code)
+        assert begin.strides == dc.strides == c.strides == c_new.strides
         dh = begin + self.product("W", da_next, W_T)
         wide = [np.concatenate(gates, 1) for gates in zip(*map(self.gates, a))]  # noqa: B905
         *bars, dc_before = self.cell[1](dh, dc, *wide, c, c_new)
@@ -158,11 +180,7 @@ class Interpreted(NumbaFused):
     def _run(self, space, kind, passes=1):
         schedule = lambda graph: self._schedule(graph, self._partition)  # noqa: E731
         compiled = space.compiled(kind, self._partition, schedule)
-        values = {
-            k: v for k, v in space.arguments._arrays.items() if k in space.net._fields
-        }
-        values["x"] = values["x"].reshape(-1, values["x"].shape[-1])
-        net, number = space.net._replace(**values), 0
+        net, number = in_memory(space.arguments), 0
         net.control[scheduler.LAST] = passes
         while number < net.control[scheduler.LAST]:
             for stage in compiled.stages:

@@ -45,7 +45,8 @@ def _words(value):
 
 class Arguments:
     """A NamedTuple of arrays and integers in memory, for compiled code. Threads may
-    read it: `set` is for what none of them reads meanwhile.
+    read it: `set` is for what none of them reads meanwhile. Arrays of `set` and `point`
+    are not kept: they must live as long as they are read.
     """
 
     def __init__(self, values):
@@ -56,21 +57,16 @@ class Arguments:
             self.words += _words(value)
         self._memory = np.array(self.words, np.int64)
         self.words, self.address = memoryview(self._memory), address(self._memory)
-        self._arrays = values._asdict()  # which must live as long
 
     def set(self, name, value):
         """Let a field be another array, of the same dtype and number of axes, or
         another integer.
         """
-        if self._arrays.get(name) is value:
-            return
-        self._arrays[name] = value
         for k, word in enumerate(_words(value), self._places[name]):
             self.words[k] = word
 
     def point(self, name, array):
         """Let a field be another array of the same shape: the quicker `set`."""
-        self._arrays[name] = array
         self.words[self._places[name] + 4] = address(array)
 
 

@@ -233,8 +233,8 @@ class MicroKernels(Layout):
         """begin + x U + h W of a unit block, then the cell as fused epilogue.
 
         begin: the bias, a row, or where the inputs were multiplied before; then x has
-        no column. c, c_new, h_new: this unit block, before the step and after. keep:
-        store the gates in a.
+        no column. c, c_new, h_new: this unit block, before the step and after, with the
+        same stride. keep: store the gates in a.
         """
         columns, height = self.columns("b"), self.tile_rows("b")
 
@@ -247,10 +247,11 @@ class MicroKernels(Layout):
             W: passes(),
             a: passes(),
             c: passes("rows", "stride"),
-            c_new: passes("stride"),
-            h_new: passes("stride"),
+            c_new: passes(),
+            h_new: passes(),
         ):
             U, W, a = self._panel(U, "U"), self._panel(W, "W"), self._panel(a)
+            c_new, h_new = (Matrix.of(z, stride=c.stride) for z in (c_new, h_new))
             for first, count in m.groups(c.rows, height):
                 rows = range(count)
                 sums = load_accumulators(m, begin[first], rows, range(len(columns)))
@@ -298,22 +299,26 @@ class MicroKernels(Layout):
         begin: gradients of h that come from above. da_next: gradients of step t+1, of
         all unit blocks, or none at the last step. a, da: gates and gradients of step t,
         from this wide unit block's first unit block on. dc, c, c_new: this wide unit
-        block, c before the step and c_new after; dc is read and overwritten.
+        block, c before the step and c_new after; dc is read and overwritten. begin, dc,
+        c and c_new have the same stride.
         """
         wide, height = self.wide_vectors, registers.tile_rows(self.wide_vectors)
         K = len(self.cell.gates)
 
         def backward(
             m,
-            begin: passes("stride"),
+            begin: passes(),
             da_next: passes("blocks", "block"),
             W_T: passes(),
             a: passes("block"),
             da: passes("block"),
             dc: passes("rows", "stride"),
-            c: passes("stride"),
-            c_new: passes("stride"),
+            c: passes(),
+            c_new: passes(),
         ):
+            begin, c, c_new = (
+                Matrix.of(z, stride=dc.stride) for z in (begin, c, c_new)
+            )
             gates = {"stride": self.row * a.size, "vectors": self.wide_gates}
             a, da = Gates.of(a, **gates), Gates.of(da, **gates)
             da_next = self._panel(da_next)

@@ -101,7 +101,7 @@ class Workspace:
             starts=int(layout.cell.name not in ("lstm", "gru")),
             descends=int(descends),
             input_gradient=0,
-            has_loss=0,
+            has_loss=int(descends),
             kernels=Kernels(**self._codes(input_steps)),
             control=aligned((2 * LINE,), np.int64),
             x=np.zeros((T * B, D), dtype),  # of an epoch; else the caller's
@@ -203,13 +203,6 @@ class Workspace:
             self.net.c[:, :B, :H] = c[0]
         self._has_state = state is not None
         self.arguments.set("starts", self._starts or self._has_state)
-
-    def release(self):
-        """Let go of the caller's arrays, which a network must not keep alive."""
-        for name in ("x", "target"):
-            self.arguments.point(name, getattr(self.net, name))
-        for name in ("source", "labels", "order", "losses"):
-            self.arguments.set(name, getattr(self.net, name))
 
     def outputs(self):
         """y (T, B, H) and the final state, copies."""

@@ -59,15 +59,6 @@ def descending(rate, dtype):
         return dtype.type(-rate)
 
 
-NO_ORDER = np.zeros(0, np.int64)  # the examples are there
-
-
-def give_back(workspace, free):
-    """Let a workspace be free for later calls."""
-    workspace.release()
-    free.append(workspace)
-
-
 class Lease:
     """A workspace as what a tape keeps; it is free again when the tape ends."""
 
@@ -79,7 +70,7 @@ class Lease:
 
     def __del__(self):
         if self.workspace is not None:  # else an exception ended its backward pass
-            give_back(self.workspace, self._free)
+            self._free.append(self.workspace)
 
 
 @dataclass(frozen=True)
@@ -88,6 +79,7 @@ class Pass:
 
     run: Callable[[], None]
     workspace: Workspace
+    x: np.ndarray  # which the pass reads
     h: np.ndarray  # of the top layer, (T + 1, B, padded H), which the pass writes
 
     def __call__(self) -> None:
@@ -159,7 +151,7 @@ class NumbaFused(Compiled):
                 workspace.tuners["forward"] = Autotuner([partition])
             workspace.begin(x)
         h = workspace.net.h[-1].reshape(len(x) + 1, x.shape[1], -1)
-        return Pass(partial(self._run, workspace, "forward"), workspace, h)
+        return Pass(partial(self._run, workspace, "forward"), workspace, x, h)
 
     def _schedule(self, graph, partition):
         """The Schedule of a pass; what another class returns is checked."""
@@ -235,7 +227,7 @@ class NumbaFused(Compiled):
         outputs = workspace.outputs()
         if training:
             return *outputs, Lease(workspace, self._free, x)
-        give_back(workspace, self._free)
+        self._free.append(workspace)
         return *outputs, None
 
     def _backward(self, lease, dy, dstate, inputs):
@@ -250,19 +242,25 @@ class NumbaFused(Compiled):
         workspace = self._take(*x.shape[:2], "gradients")
         gradients = workspace.begin_backward()
         workspace.arguments.set("input_gradient", True)
-        workspace.begin(x)
-        loss = self._train(workspace, target, 1)[0]
+        workspace.arguments.set("has_loss", True)
+        loss = self._train(workspace, x, target)
         gradients = workspace.collect(gradients)
-        give_back(workspace, self._free)
-        return float(loss), gradients
+        self._free.append(workspace)
+        return loss, gradients
 
     def _step(self, x, target, rate):
         workspace = self._take(*x.shape[:2], "descent")
         workspace.net.scale[0] = descending(rate, self._dtype)
+        loss = self._train(workspace, x, target)
+        self._free.append(workspace)
+        return loss
+
+    def _train(self, workspace, x, target):
+        """The loss of a pass forward and backward."""
         workspace.begin(x)
-        loss = self._train(workspace, target, 1)[0]
-        give_back(workspace, self._free)
-        return float(loss)
+        workspace.arguments.point("target", target)
+        self._run(workspace, "train")
+        return float(workspace.net.losses[0])
 
     def _epoch(self, dataset, x, target, order, batch_size, rate):
         (T, _, _), losses = x.shape, []
@@ -272,31 +270,28 @@ class NumbaFused(Compiled):
                 workspace = self._take(T, B, "descent")
                 net, arguments = workspace.net, workspace.arguments
                 net.scale[0] = descending(rate, self._dtype)
+                workspace.begin(net.x)
+                arguments.point("target", net.target)
                 arguments.set("source", x)
                 arguments.set("labels", target)
-                workspace.begin(net.x)
-                losses += self._train(workspace, net.target, len(part) // B, part)
-                give_back(workspace, self._free)
+                losses += self._steps(workspace, part)
+                for name in ("order", "losses"):
+                    arguments.set(name, getattr(net, name))
+                self._free.append(workspace)
         return losses
 
-    def _train(self, workspace, target, count, order=NO_ORDER):
-        """`count` steps on the mini-batch that the workspace has and its target, into
-        which examples are taken in an order, if there is one. The losses, up to one not
-        finite.
-        """
+    def _steps(self, workspace, order):
+        """Steps on the mini-batches of an order; their losses, up to one not finite."""
         arguments, losses, B = workspace.arguments, [], workspace.shape.B
-        arguments.point("target", target)
-        arguments.set("has_loss", 1)
-        while len(losses) < count and all(map(math.isfinite, losses[-1:])):
+        while order.size and all(map(math.isfinite, losses[-1:])):
             tuner = workspace.tuners.get("train")
             tuned = tuner is not None and tuner.done  # autotune on one step at a time
-            passes = count - len(losses) if tuned else 1
-            some = workspace.net.losses
-            if passes > 1:
-                some = np.full(passes, np.nan, self._dtype)
+            passes = len(order) // B if tuned else 1
+            some = np.full(passes, np.nan, self._dtype)
             arguments.set("losses", some)
-            arguments.set("order", order[len(losses) * B :] if len(order) else order)
+            arguments.set("order", order)
             self._run(workspace, "train", passes)
             bad = (k + 1 for k, loss in enumerate(some) if not math.isfinite(loss))
             losses += some[: next(bad, passes)].tolist()
+            order = order[passes * B :]
         return losses

@@ -257,9 +257,9 @@ def forgets(
 def measure_times(
     works: dict[str, Work], units: Iterable[int], lengths: Iterable[int], repeats: int
 ) -> pd.DataFrame:
-    """Seconds of a forward pass, step by step and in chunks: of each work with the
-    steps in which it forgets; of networks as initialised in either of two numbers of
-    chunks. The first guess is that of a run-up.
+    """Seconds of a forward pass on one thread, step by step and in chunks: of each work
+    with the steps in which it forgets; of networks as initialised in either of two
+    numbers of chunks. The first guess is that of a run-up.
     """
     parts = []
     for work, (params, x) in works.items():
@@ -273,7 +273,7 @@ def measure_times(
 
 def _timed(params, x, cuts, repeats):
     """Rows of one sequence; MismatchError where chunks change a bit."""
-    net = NumbaFused(params)
+    net = NumbaFused(params, threads=1)
     right, cases = {"y": net.forward(x)[0]}, {ALONE: partial(net.forward, x)}
     for name, (count, run_up) in cuts.items():
         swept = [*in_chunks(net, x, count, run_up)]
@@ -337,7 +337,7 @@ def sweeps_figure(swept: list[np.ndarray], right: np.ndarray, count: int) -> Fig
         ax.grid(visible=False)
         style: dict[str, Any] = {"edgecolor": plots.BLUE, "linewidth": 2}
         ax.add_patch(Rectangle((9.5, -0.5), 1, count, fill=False, **style))
-    axes[-1, 0].set_xlabel("step of the chunk; framed: a vector, all chunks at a step")
+    axes[-1, 0].set_xlabel("step of the chunk; framed: one step of all chunks, a mini-batch")
     bar = figure.colorbar(drawn, ax=axes, ticks=[-7, -5, -3, -1], label="off by")
     bar.ax.set_yticklabels(["$10^{-7}$", "$10^{-5}$", "$10^{-3}$", "0.1"])
     figure.alt = f"Errors by chunk and step. {'. '.join(titles)}."

@@ -337,7 +337,9 @@ def sweeps_figure(swept: list[np.ndarray], right: np.ndarray, count: int) -> Fig
         ax.grid(visible=False)
         style: dict[str, Any] = {"edgecolor": plots.BLUE, "linewidth": 2}
         ax.add_patch(Rectangle((9.5, -0.5), 1, count, fill=False, **style))
-    axes[-1, 0].set_xlabel("step of the chunk; framed: one step of all chunks, a mini-batch")
+    axes[-1, 0].set_xlabel(
+        "step of the chunk; framed: a step of all chunks, a mini-batch"
+    )
     bar = figure.colorbar(drawn, ax=axes, ticks=[-7, -5, -3, -1], label="off by")
     bar.ax.set_yticklabels(["$10^{-7}$", "$10^{-5}$", "$10^{-3}$", "0.1"])
     figure.alt = f"Errors by chunk and step. {'. '.join(titles)}."

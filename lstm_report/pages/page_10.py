@@ -21,7 +21,7 @@ from lstm_kernels.versions.numba_fused import NumbaFused
 from .. import plots
 from ..measure.comparer import compare
 from ..measure.evidence import Interval, digits, intervals, ms, ratios, seconds, speed
-from ..measure.timing import interleaved, together
+from ..measure.timing import interleaved, settle, together
 
 CHUNKS, NEWTON, ALONE = "chunks", "Newton's method", "step by step"
 MILLIONTH, BITS = "to a millionth", "to the last bit"
@@ -257,9 +257,9 @@ def forgets(
 def measure_times(
     works: dict[str, Work], units: Iterable[int], lengths: Iterable[int], repeats: int
 ) -> pd.DataFrame:
-    """Seconds of a forward pass on one thread, step by step and in chunks: of each work
-    with the steps in which it forgets; of networks as initialised in either of two
-    numbers of chunks. The first guess is that of a run-up.
+    """Seconds of a forward pass, step by step and in chunks: of each work with the
+    steps in which it forgets; of networks as initialised in either of two numbers of
+    chunks. The first guess is that of a run-up.
     """
     parts = []
     for work, (params, x) in works.items():
@@ -273,9 +273,11 @@ def measure_times(
 
 def _timed(params, x, cuts, repeats):
     """Rows of one sequence; MismatchError where chunks change a bit."""
-    net = NumbaFused(params, threads=1)
+    net = NumbaFused(params)
     right, cases = {"y": net.forward(x)[0]}, {ALONE: partial(net.forward, x)}
     for name, (count, run_up) in cuts.items():
+        for steps in (run_up, len(x) // count):  # each shape is autotuned by itself
+            settle(partial(net.forward, x[: steps * count].reshape(steps, count, -1)))
         swept = [*in_chunks(net, x, count, run_up)]
         compare({"y": swept[-1]}, right, 0)
         sweep = partial(in_chunks, net, x, count, run_up)

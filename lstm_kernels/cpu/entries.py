@@ -45,8 +45,8 @@ def _words(value):
 
 class Arguments:
     """A NamedTuple of arrays and integers in memory, for compiled code. Threads may
-    read it: `set` is for what none of them reads meanwhile. Arrays of `set` and `point`
-    are not kept: they must live as long as they are read.
+    read it: `set` is for what none of them reads meanwhile. The arrays of `values`
+    are kept; those of `set` and `point` must live as long as they are read.
     """
 
     def __init__(self, values):

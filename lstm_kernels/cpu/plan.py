@@ -124,8 +124,8 @@ class Pass:
         self._arguments, self._generation = arguments, 0
 
     def run(self, passes=1, owner=None):
-        """Run the pass, so many times, in a region of its workers. owner: what its
-        Arguments point into.
+        """Run the pass, so many times, in a region of its workers. owner: what must
+        live as long as a late worker may read it.
         """
         first, self._generation = self._generation, None
         if first is None:
@@ -137,6 +137,9 @@ class Pass:
             self._spans.fill(0)
         region = *self._region, (self, owner), first, last
         generation = thread_pool().run(*region)
+        if generation < last and self.workers > 1:
+            # A late worker would take the next call's passes for this one's
+            thread_pool().drain()
         if not self._control[CANCEL]:
             self._generation = generation
 

@@ -189,8 +189,8 @@ class Workspace:
         return max(lines, default=(0, None), key=lambda pair: pair[0])[1]
 
     def begin(self, x, state=None):
-        """Take over the input (T, B, D) and the initial state, (h, c) or (h,) or
-        None.
+        """Point to the input (T, B, D), which the caller keeps, and take over the
+        initial state, (h, c) or (h,) or None.
         """
         self.arguments.point("x", x)
         if state is None and not self._has_state:

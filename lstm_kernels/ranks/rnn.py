@@ -86,7 +86,7 @@ class Units:
         mode = workspace.fp_mode
         compiled = plan.Pass(stages, workspace.arguments, mode, shared=shared)
         run = partial(self._run, compiled, (x, memory))
-        return Pass(run, workspace, x, h.reshape(len(x) + 1, x.shape[1], -1))
+        return Pass(run, workspace, h.reshape(len(x) + 1, x.shape[1], -1))
 
     def _run(self, compiled, arrays):
         with self._net._held("run"):  # a pass counts in words of its own

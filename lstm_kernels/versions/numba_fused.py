@@ -79,7 +79,6 @@ class Pass:
 
     run: Callable[[], None]
     workspace: Workspace
-    x: np.ndarray  # which the pass reads
     h: np.ndarray  # of the top layer, (T + 1, B, padded H), which the pass writes
 
     def __call__(self) -> None:
@@ -151,7 +150,7 @@ class NumbaFused(Compiled):
                 workspace.tuners["forward"] = Autotuner([partition])
             workspace.begin(x)
         h = workspace.net.h[-1].reshape(len(x) + 1, x.shape[1], -1)
-        return Pass(partial(self._run, workspace, "forward"), workspace, x, h)
+        return Pass(partial(self._run_on, x, workspace), workspace, h)
 
     def _schedule(self, graph, partition):
         """The Schedule of a pass; what another class returns is checked."""
@@ -164,6 +163,9 @@ class NumbaFused(Compiled):
             if schedule.graph != graph:
                 raise ValueError(f"schedules: got {schedule.graph}, want {graph}")
         return for_fewer(schedule, self._threads)
+
+    def _run_on(self, x, workspace):  # a partial of it keeps x alive
+        self._run(workspace, "forward")
 
     def _run(self, workspace, kind, passes=1):
         """Run a kind of pass, so many times, as it is partitioned at present; its time

@@ -177,6 +177,33 @@ def test_a_network_keeps_no_array_of_its_caller_alive():
         assert [ref() is None for ref in gone] == [True, True]
 
 
+def test_a_bare_pass_keeps_its_input_alive():
+    params, x, _ = example((1, 300, 4, 1, 8))
+    net = lk.network("numba-fused", params)
+    want, once = net.forward(x)[0], x.copy()
+    alive, compiled = weakref.ref(once), net.bare_forward(once)
+    run, h = compiled.run, compiled.h
+    del once, compiled
+    gc.collect()
+    assert alive() is not None
+    run()
+    assert np.array_equal(h[1:, :, :8], want)
+
+
+def test_a_call_that_a_loss_ended_waits_for_its_workers(monkeypatch):
+    """One that came late would take the next call's passes for this one's."""
+    params, _, _ = example((1, 4, 4, 3, 20))
+    net = lk.network("numba-fused", params, threads=2)
+    monkeypatch.setattr(net, "_partitions", lambda *_: [Partition("samples")])
+    pool, waits = thread_pool(), []
+    monkeypatch.setattr(pool, "drain", lambda: waits.append(len(waits)))
+    target = np.full((32, params.output_size), 1e30, np.float32)
+    target[:4] = 0  # the first step, which autotuning takes by itself, is finite
+    dataset = lk.Dataset(np.ones((4, 32, 3), np.float32), target)
+    losses = net.epoch(dataset, np.arange(32), 4, 0.1)
+    assert (len(losses), len(waits)) == (2, 1)
+
+
 def test_a_backward_that_was_not_finished_leaves_no_timeline(monkeypatch):
     params, x, _ = example((2, 6, 4, 3, 20))
     net = lk.network("numba-wavefront", params)

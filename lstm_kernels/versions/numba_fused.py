@@ -214,9 +214,8 @@ class NumbaFused(Compiled):
     def _workspaces(self):
         """Those that are free, and that of `backward`, used last."""
         lease = getattr(self._tape, "_arrays", None)
-        leased = (
-            lease and lease.workspace
-        )  # None after a backward that was not finished
+        # None after a backward that was not finished
+        leased = lease and lease.workspace
         return [*self._free, *([leased] if leased else [])]
 
     def _guard(self):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 from lstm_report.measure.provenance import simulate_without_gpu
 
@@ -22,7 +23,7 @@ if SIMULATED:
     )  # its threads are Python's, and often wait for each other
 
 import lstm_kernels as lk  # noqa: E402
-from lstm_kernels.cells import CELLS  # noqa: E402
+from lstm_kernels.cells import CELLS, Cell  # noqa: E402
 
 VERSIONS = [v.name for v in lk.versions() if not v.why_unavailable]
 # Those that a user's process does things to. What other versions of NumPy and plain
@@ -33,6 +34,49 @@ ALIKE = ["sequential", "numpy-sample"]
 ALIKE += [] if HOSTILE else ["numpy-naive", "numba-tile"]
 IN_USE = [v for v in VERSIONS if not v.startswith("cuda") and v not in ALIKE]
 COMPILED = [name for name in IN_USE if name.startswith("numba")]
+
+
+def coupled(tanh, sigmoid):
+    """An LSTM with coupled gates, f = 1 - i (Greff et al. 2017)."""
+
+    def forward(i_bar, g_bar, o_bar, c_prev):
+        i, o = sigmoid(i_bar), sigmoid(o_bar)
+        g = tanh(g_bar)
+        c = c_prev + i * (g - c_prev)
+        return i, g, o, o * tanh(c), c
+
+    def backward(dh, dc, i, g, o, c_prev, c):
+        tanh_c = tanh(c)
+        do, dtanh_c = dh * tanh_c, dh * o
+        dc = dc + dtanh_c - dtanh_c * tanh_c * tanh_c
+        di, dg = dc * (g - c_prev), dc * i
+        return (di - di * i) * i, dg - dg * g * g, (do - do * o) * o, dc - dc * i
+
+    return forward, backward
+
+
+# A new cell is two functions and a line in CELLS: of any number of gates.
+COUPLED = Cell("coupled", ("i", "g", "o"), (0, 1, 2), (0, 1, 2), ("h", "c"), coupled)
+ALL_CELLS = [*CELLS, COUPLED.name]
+
+
+@pytest.fixture(autouse=True)
+def one_cell_more(monkeypatch, request):
+    """CELLS has that cell in tests of ALL_CELLS."""
+    of_test = getattr(request.node, "callspec", None)
+    if of_test and COUPLED.name in of_test.params.values():
+        monkeypatch.setitem(CELLS, COUPLED.name, COUPLED)
+
+
+# HOSTILE: from another seed every time.
+settings.register_profile(
+    "suite",
+    deadline=None,
+    database=None,
+    derandomize=not HOSTILE,
+    suppress_health_check=[*HealthCheck],
+)
+settings.load_profile("suite")
 # L, T, B, D, H: ones, sizes just past a block of 8 or 16, D != H, more samples than
 # threads.
 SHAPES = [

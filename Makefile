@@ -57,11 +57,10 @@ test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencie
 	$(OLDEST) $(PYTEST) $(TESTS)
 
 # Every network and kernel that this CPU would not run by itself, compiled as for an older one.
-ISA_TESTS := tests/test_activations.py tests/test_fused.py tests/test_wavefront.py tests/test_versions.py \
+ISA_TESTS := tests/test_activations.py tests/test_engine.py tests/test_versions.py \
 	tests/test_switches.py \
-	-k "not cuda and not sequential \
-	and not numpy and not numba-sample and not float64 and not stress and not interrupt \
-	and not every_address and not process"
+	-k "not cuda and not sequential and not numpy and not numba-sample and not float64 \
+	and not interrupt and not process"
 SSE2 := +64bit,+cmov,+cx16,+fxsr,+sse,+sse2
 AVX2 := $(SSE2),+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+avx,+avx2,+fma,+bmi,+bmi2,+f16c,+lzcnt,+movbe
 

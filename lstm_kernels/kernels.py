@@ -31,7 +31,7 @@ from .notes import is_watched, note
 # loops scalar.
 OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}
 # Of functions that allocate nothing: Numba need not count references to their views,
-# which takes longer than a small product. A private option (tests/test_fused.py).
+# which takes longer than a small product. A private option (tests/test_engine.py).
 PLAIN = OPTIONS | {"_nrt": False}
 # A function of `fill` in the cache: what it is, of which sources, for which Python
 FILLED = re.compile(r"(.+_[0-9a-f]{4})([0-9a-f]{12})-\w+(\.py\w+)")

@@ -15,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # What is tested. Nearly all the time goes into compiling, anew for each cell and dtype, hence
 # float64 for one cell and version only.
-TESTS=(tests/test_activations.py tests/test_fused.py tests/test_wavefront.py tests/test_versions.py)
+TESTS=(tests/test_activations.py tests/test_engine.py tests/test_versions.py)
 VERSIONS="numba-fused or numba-wavefront"
 FEWER="float64 and (rnn or gru or numba-wavefront)"
 # Kernels as plain Python, processes that compile anew, thousands of runs, interrupts that have to

@@ -1,14 +1,12 @@
 """A network in use: threads, forks, signals, interrupts at any line. One rule:
 `base.Network`.
 
-With LSTM_KERNELS_HOSTILE in the environment everything runs longer, and interrupts come
-at every line (`make test-hostile`).
+Interrupts at any line are in test_machine. With LSTM_KERNELS_HOSTILE in the environment
+everything runs longer (`make test-hostile`).
 """
 
 import _thread
-import contextlib
 import copy
-import linecache
 import os
 import pickle
 import signal
@@ -17,8 +15,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,7 +24,6 @@ from threadpoolctl import threadpool_info
 
 import lstm_kernels as lk
 from lstm_kernels import blas, interrupts
-from lstm_kernels.versions import numba_fused
 
 versions = pytest.mark.parametrize("version", IN_USE)
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -133,119 +128,19 @@ def test_a_tape_that_is_gone_is_an_error_that_says_why(spoil, message):
     net.forward(x, training=True)
     net.params()  # takes nothing away
     net.backward(dy)
-    with (
-        ThreadPoolExecutor(1) as pool,
-        pytest.raises(RuntimeError, match="another Python thread"),
-    ):
-        pool.submit(net.backward, dy).result()
+    tape = net.record(x)
+    for backward in (net.backward, tape.backward):
+        with (
+            ThreadPoolExecutor(1) as pool,
+            pytest.raises(RuntimeError, match="another Python thread"),
+        ):
+            pool.submit(backward, dy).result()
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"^tape: got a copy or a pickle"):
+            copied(tape)
     spoil(net, x, target)
     with pytest.raises(RuntimeError, match=f"{message}.*want forward"):
         net.backward(dy)
-
-
-@versions
-def test_a_call_that_is_refused_leaves_the_tape(version):
-    params, x, target = example((1, 3, 2, 1, 7))
-    net, dy = lk.network(version, params), np.ones((3, 2, 7), np.float32)
-    net.forward(x, training=True)
-    want = arrays(net.backward(dy))
-    twice, good = np.concatenate([x, x], axis=2), lk.Dataset(x, target)
-    for call, wrong in [
-        ("forward", (twice,)),
-        ("predict", (twice,)),
-        ("loss_and_grads", (x, target[:, :0])),
-        ("step", (twice, target, 0.1)),
-        ("epoch", (lk.Dataset(twice, target), [0, 1], 1, 0.1)),
-        ("epoch", (lk.Dataset(twice, target), np.arange(0), 1, 0.1)),
-        ("epoch", (good, [2], 1, 0.1)),
-        ("assign", (lk.Params.init(1, 8),)),
-        ("backward", (dy[1:],)),
-    ]:
-        with pytest.raises((TypeError, ValueError)):
-            getattr(net, call)(*wrong)
-        assert same(arrays(net.backward(dy)), want), call
-
-
-@versions
-def test_a_backward_after_several_forwards_is_an_error(version):
-    params, x, _ = example((1, 3, 2, 1, 7))
-    net, dy = lk.network(version, params), np.ones((3, 2, 7), np.float32)
-    net.forward(x, training=True)
-    want = net.backward(dy).arrays()
-    for count in (2, 3):
-        for k in range(count):
-            net.forward(x * np.float32(k), training=True)
-        with pytest.raises(RuntimeError, match=rf"^backward: got {count} .*want one"):
-            net.backward(dy)
-        with pytest.raises(RuntimeError, match=r"several.*want forward"):
-            net.backward(dy)
-        net.forward(x, training=True)
-        for _ in range(2):  # again on the same tape
-            assert same(arrays(net.backward(dy)), want)
-        # What comes between takes the first one away
-        net.forward(x * np.float32(9), training=True)
-        net.forward(x)
-        net.forward(x, training=True)
-        assert same(arrays(net.backward(dy)), want)
-
-
-@versions
-def test_a_pass_that_was_not_finished_is_none_of_several(version, monkeypatch):
-    params, x, _ = example((1, 3, 2, 1, 7))
-    net, dy = lk.network(version, params), np.ones((3, 2, 7), np.float32)
-    net.forward(x, training=True)
-    want = arrays(net.backward(dy))
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    for hook in ("_forward", "_backward"):
-        with monkeypatch.context() as planted:
-            planted.setattr(net, hook, interrupted)
-            with contextlib.suppress(KeyboardInterrupt):
-                net.forward(x, training=True)
-                net.backward(dy)
-        net.forward(x, training=True)
-        assert same(arrays(net.backward(dy)), want)
-
-
-@versions
-def test_tapes_live_at_once_and_go_back_in_any_order(version):
-    params, x, target = example((2, 3, 4, 2, 7))
-    net, rng = lk.network(version, params), np.random.default_rng(0)
-    xs = [x, 2 * x, x[:2].copy(), -x]
-    dys = [rng.standard_normal((*x.shape[:2], 7)).astype(np.float32) for x in xs]
-    want = []
-    for x, dy in zip(xs, dys, strict=True):
-        y, state = net.forward(x, training=True)
-        want.append((y, *state, arrays(net.backward(dy))))
-    tapes = [net.record(x) for x in xs]
-    net.forward(xs[0])
-    for k in (2, 0, 3, 1, 0):
-        y, *state, grads = want[k]
-        assert (tapes[k].y == y).all()
-        assert all((a == b).all() for a, b in zip(tapes[k].state, state, strict=True))
-        assert same(arrays(tapes[k].backward(dys[k])), grads)
-    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match=r"^tape: got a copy or a pickle"):
-            copied(tapes[0])
-    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="another Py"):
-        pool.submit(tapes[1].backward, dys[1]).result()
-    net.step(xs[0], target, 0.1)
-    with pytest.raises(RuntimeError, match="got a tape from before step"):
-        tapes[1].backward(dys[1])
-
-
-def test_a_timeline_is_of_a_pass_that_ran():
-    params, x, _ = example((2, 10, 8, 3, 20))
-    net = lk.network("numba-wavefront", params)
-    y, _ = net.forward(x, training=True)
-    assert net.timeline(10, 8, training=True).makespan > 0
-    for shape in ((10, 8), (9, 8, True), (10, 8, True, True)):
-        with pytest.raises(ValueError, match="timeline: got T"):
-            net.timeline(*shape)
-    net.backward(np.ones_like(y))
-    assert net.timeline(10, 8, True, True).makespan > 0
 
 
 # Forks.
@@ -367,99 +262,6 @@ def test_a_signal_handler_cannot_enter_a_call_of_its_thread(version):
     assert len(net.epoch(dataset, range(16), 5, 0.1)) == 4
 
 
-PACKAGE = str(Path(lk.__file__).parent)
-# Tracing sees a `with` once more when its block ends; `try` is an instruction of its
-# own. No signal comes at either.
-NO_PLACE = "with ", "try:"
-
-
-def interrupted(call, n):
-    """Where call() got a KeyboardInterrupt: before the n-th line of this package that
-    ran; None if there is none.
-    """
-    left, where = n, None
-
-    def enter(frame, event, arg):
-        code = frame.f_code
-        if code.co_name != "__del__" and code.co_filename.startswith(PACKAGE):
-            return at_line
-        return None  # Python loses what is raised in a finaliser
-
-    def at_line(frame, event, arg):
-        nonlocal left, where
-        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-        if event == "line" and where is None and not text.startswith(NO_PLACE):
-            left -= 1
-            if left < 0:
-                where = f"{frame.f_code.co_name}:{frame.f_lineno}"
-                raise KeyboardInterrupt
-        return at_line
-
-    with suppress(KeyboardInterrupt):
-        sys.settrace(enter)
-        try:
-            call()
-        finally:
-            sys.settrace(None)
-    return where
-
-
-PARAMS, X, TARGET = example((2, 5, 4, 3, 17))
-STATE = tuple(np.full((2, 4, 17), 0.5, np.float32) for _ in range(2))
-DY, DATASET = np.ones((5, 4, 17), np.float32), lk.Dataset(X, TARGET)
-OTHER = lk.Params.init(3, 17, num_layers=2, output_size=2, seed=9)
-CALLS = {
-    "forward": lambda net: net.forward(X, STATE),
-    "backward": lambda net: (net.forward(X, STATE, training=True), net.backward(DY)),
-    "loss_and_grads": lambda net: net.loss_and_grads(X, TARGET),
-    "step": lambda net: net.step(X, TARGET, 0.1),
-    "epoch": lambda net: net.epoch(DATASET, [0, 1, 2], 2, 0.1),
-    "assign": lambda net: net.assign(OTHER),
-}
-
-
-def everything(net):
-    """What a network computes, and its parameters after a step."""
-    y, _ = net.forward(X)
-    again, _ = net.forward(X, STATE, training=True)
-    loss, grads = net.loss_and_grads(X, TARGET)
-    net.step(X, TARGET, 0.1)
-    after = {f"after.{name}": a for name, a in net.params().arrays().items()}
-    return {"y": y, "again": again, "loss": np.array(loss)} | grads.arrays() | after
-
-
-@versions
-@pytest.mark.parametrize("name", CALLS)
-def test_an_interrupt_at_any_line_leaves_a_network_that_is_whole(version, name):
-    threads = 1 if version == "numba-sample" else None
-    net, new, half = (lk.network(version, PARAMS, threads=threads) for _ in range(3))
-    half.epoch(DATASET, [0, 1], 2, 0.1)  # the first step of two
-    for one in (new, net):  # of which one is then as in its second call
-        CALLS[name](one)
-    allowed = [PARAMS.arrays(), new.params().arrays()]
-    allowed += [half.params().arrays()] if name == "epoch" else []
-    n, step, before = 0, 1 if HOSTILE else 17, blas_threads()
-    while True:
-        net.assign(PARAMS)
-        where = interrupted(lambda: CALLS[name](net), n)
-        if where is None:
-            break
-        now = net.params()
-        assert any(same(now.arrays(), one) for one in allowed), where
-        fresh = lk.network(version, now, threads=threads)
-        if isinstance(net._tape, str) or net._tape._unusable:
-            with pytest.raises(RuntimeError, match="nothing to go back through"):
-                net.backward(DY)
-        else:  # it came after the tape was whole
-            fresh.forward(X, STATE, training=True)
-            assert same(net.backward(DY).arrays(), fresh.backward(DY).arrays()), where
-        assert same(everything(net), everything(fresh)), where
-        assert blas_threads() == before, where
-        assert not blas._computing._is_owned(), where
-        n += step
-    assert n > step
-
-
 @versions
 def test_ctrl_c_ends_a_long_call_between_two_steps(version):
     """Steps that would take minutes; the parameters are those after some number of
@@ -495,8 +297,6 @@ def test_ctrl_c_ends_a_long_pass(version):
 
     with ctrl_c_after(0.2):
         net.forward(long)
-    if hasattr(net, "_free"):  # what it has written is lost
-        assert [space.shape.T for space in net._free] == [3]
     assert (net.forward(short)[0] == want).all()
 
 
@@ -685,86 +485,3 @@ def test_blas_is_kept_to_one_thread_inside():
     with ThreadPoolExecutor(1) as pool:  # not the thread that changed it first
         assert set(pool.submit(inside).result()) == {1}
     assert blas_threads() == before
-
-
-# An epoch ends at a loss that is not finite.
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy: it overflows
-# The example at `place` has an infinite loss, in the mini-batch `last`: also in the
-# last whole one before a smaller one, and in that.
-@pytest.mark.parametrize(
-    ("batch", "place", "last"), [(1, 3, 3), (3, 1, 0), (4, 1, 0), (4, 5, 1), (5, 3, 0)]
-)
-@versions
-def test_an_epoch_ends_at_the_first_loss_that_is_not_finite(
-    version, batch, place, last
-):
-    params, x, target = example((1, 3, 6, 1, 7))
-    big = np.where(np.arange(6)[:, None] == place, np.float32(1e30), target)
-    net, order = lk.network(version, params), np.arange(6)
-    losses = net.epoch(lk.Dataset(x, big), order, batch, 0.1)
-    assert len(losses) == last + 1
-    assert np.isfinite(losses).tolist() == [True] * last + [False]
-
-
-# Memory.
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="Linux alone tells")
-def test_memory_is_bounded():
-    """MiB of a process's memory, without what its allocator keeps."""
-    code = """
-import ctypes, gc, numpy as np, lstm_kernels as lk
-from lstm_kernels.cpu.thread_pool import thread_pool
-def note():
-    if gc.isenabled():
-        gc.collect()
-    thread_pool().drain()
-    thread_pool()._kept.clear()  # of the last region, in case a thread was late
-    ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/statm") as file:
-        print(int(file.read().split()[1]) * 4096 / 2**20)
-def use(H, version="numba-fused", T=4):
-    net = lk.network(version, lk.Params.init(3, H, num_layers=2, output_size=1))
-    x, target = np.ones((T, 5, 3), np.float32), np.ones((5, 1), np.float32)
-    net.step(x, target, 0.1)
-    net.forward(x, training=True)
-    net.backward(np.ones((T, 5, H), np.float32))
-[use(H, version) for H in (40, 300) for version in ("numba-fused", "numba-wavefront")]
-note()
-[use(H) for H in range(1, 65, 2)]
-note()
-gc.disable()
-[use(64, T=4000) for _ in range(10)]  # some 40 MB of arrays each
-note()
-"""
-    line = [sys.executable, "-c", code]
-    noted = subprocess.check_output(line, text=True, timeout=300).split()
-    before, sizes, networks = map(float, noted)
-    assert sizes - before < 20
-    assert networks - sizes < 120
-
-
-def test_a_network_keeps_workspaces_for_so_many_shapes():
-    params, x, _ = example((1, 9, 2, 1, 3))
-    net = lk.network("numba-fused", params)
-    for T in range(1, 10):
-        net.forward(x[:T].copy())
-        kept = [space.shape.T for space in net._free]
-        assert kept == [*range(max(1, T + 1 - numba_fused.MOST_WORKSPACES), T + 1)]
-
-
-def test_kept_workspaces_are_bounded_in_bytes(monkeypatch):
-    params, x, _ = example((2, 12, 8, 3, 40))
-    net = lk.network("numba-fused", params)
-    net.forward(x)
-    each = net._free[0].bytes
-    assert each > 12 * 8 * 64 * 4
-    for most, steps, kept in ((int(2.5 * each), (12, 11, 10, 9, 8), 4), (0, (7,), 1)):
-        monkeypatch.setattr(numba_fused, "MOST_BYTES", most)
-        for T in steps:
-            net.forward(x[:T].copy())
-        assert sum(space.bytes for space in net._free) < kept * each
-        assert steps[-1] == net._free[-1].shape.T
-    assert len(net._free) == 1

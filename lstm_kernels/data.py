@@ -19,7 +19,6 @@ from .errors import (
     check_dtype,
     check_int,
     check_numbers,
-    check_target,
     check_type,
 )
 
@@ -43,7 +42,9 @@ class Dataset:
 
     def __post_init__(self):
         self.x = check_array("x", self.x, ("T", "N", "D"))
-        self.target = check_target(self.x, self.target, "O")
+        self.target = check_array(
+            "target", self.target, (self.x.shape[1], "O"), dtype=self.x.dtype
+        )
 
     @classmethod
     def from_batch_first(cls, x: np.ndarray, target: np.ndarray) -> "Dataset":

@@ -389,10 +389,12 @@ class Machine(stateful.RuleBasedStateMachine):
             return
         if used.version == "numba-sample" and used.threads != 1:
             return  # Numba's own number of threads may be left
-        given, before = used.arguments(name, seed, (3, 4), 1), blas_threads()
+        before = blas_threads()
         if name == "backward":
-            forward = used.arguments("forward", seed, (3, 4), 1)
-            used.net.forward(*forward)
+            used.tape = used.arguments("forward", seed, (3, 4), 1)
+            used.net.forward(used.tape[0])  # else there would be two to go back through
+            used.net.forward(*used.tape)
+        given = used.arguments(name, seed, (3, 4), 1)
         new = lk.network(used.version, used.params, threads=1)
         wants = [used.params]
         if name in ("step", "assign"):

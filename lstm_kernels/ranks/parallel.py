@@ -26,7 +26,6 @@ from ..errors import (
     check_choice,
     check_int,
     check_rate,
-    check_target,
     check_type,
 )
 from ..params import Named, Params
@@ -294,7 +293,9 @@ class Parallel:
         def examples():
             if self.loss == "last":
                 inputs = check_array("x", x, ("T", "B", self._D), dtype=self.dtype)
-                wanted = check_target(inputs, target, self._O)
+                wanted = check_array(
+                    "target", target, (inputs.shape[1], self._O), dtype=inputs.dtype
+                )
             else:
                 inputs, wanted = _symbols(x, target, self._O, self.dtype)
             number = check_rate("learning_rate", rate, self.dtype)

@@ -20,7 +20,6 @@ from ..errors import (
     check_array,
     check_int,
     check_rate,
-    check_target,
     check_type,
     counted,
 )
@@ -430,7 +429,7 @@ class Network:
     def _check_example(self, x, target):
         self._check_output()
         x = self._check("x", x, self._x_shape)
-        return x, check_target(x, target, self._params.output_size)
+        return x, self._check("target", target, (x.shape[1], self._params.output_size))
 
     def _check_output(self):
         if self._params.V is None:

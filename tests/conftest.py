@@ -1,7 +1,5 @@
-"""Shared by the tests: the versions, the cells and odd shapes.
-
-Where there is no CUDA driver the GPU versions run in Numba's simulator, slowly: the
-large shapes are left to one version and cell.
+"""Shared by the tests: the versions, the cells and odd shapes. Where there is no CUDA
+driver the GPU versions run in Numba's simulator, slowly.
 """
 
 import os
@@ -87,42 +85,10 @@ SHAPES = [
     (1, 12, 16, 1, 32),
     (2, 3, 17, 33, 9),
 ]
-# They differ from cuda-v2 in who copies, and in the grid.
-LAUNCHED_ALIKE = "cuda-v1", "cuda-v3"
-# The simulated versions that compute a large shape, of three steps.
-LARGE = [("lstm", "cuda-v2", 3), ("gru", "cuda-fused", 3)]
 # Hidden units equal to a vector, a unit block and a wide block of some instruction set,
 # in either dtype, and one less and one more: where storage has no padding, other code
 # runs.
 EDGES = [H + beside for H in (4, 8, 16, 32, 64, 128) for beside in (-1, 0, 1)]
-
-
-def skip_slow(version, shape, cell="lstm", dtype=np.float32):
-    """Skip what the simulator takes long for and other cases cover, and a dtype that is
-    refused.
-    """
-    loops = version in ("numba-sample", "numba-tile")
-    if loops and dtype == np.float64 and shape != SHAPES[1]:
-        pytest.skip("compiles for ten seconds: one shape of each cell")
-    if not version.startswith("cuda"):
-        return
-    if SIMULATED and version == "cuda-persistent" and shape not in SHAPES[:2]:
-        pytest.skip("slow in the simulator: test_persistent has other sizes")
-    _, T, B, D, H = shape
-    large = T * B * (D + H) * H > 10_000
-    if SIMULATED and dtype == np.float64 and shape != (1, 5, 3, 2, 7):
-        pytest.skip("the simulator computes in float64 anyway")
-    if SIMULATED and large and (cell, version, T) not in LARGE:
-        pytest.skip("slow in the simulator")
-    if SIMULATED and version in LAUNCHED_ALIKE and shape not in SHAPES[1:3]:
-        pytest.skip("runs the kernels of cuda-v2")
-    # Kernels are compiled for the sizes of a network, ten seconds for each.
-    if (
-        not SIMULATED
-        and cell != "lstm"
-        and (dtype == np.float64 or shape not in SHAPES[1::3])
-    ):
-        pytest.skip("compiles for ten seconds")
 
 
 @pytest.fixture(autouse=True)

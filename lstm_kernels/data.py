@@ -3,7 +3,6 @@
 import hashlib
 import math
 import re
-from bisect import bisect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -117,86 +116,46 @@ def check_order(dataset, order, batch_size):
 def check_series(
     name: str, value: Any, shape: Any = ("N",), *, positive: bool = False
 ) -> np.ndarray:
-    """Return a series (N,) as `check_numbers` does, where its index tells no fault: its
-    dates, if it has any, go forward in equal steps, else a ValueError says where not.
+    """Return a series (N,) as `check_numbers` does; its dates, if it has any, go
+    forward without a gap, else ValueError.
     """
     numbers = check_numbers(name, value, shape, positive=positive)
-    dates = dates_of(name, value)
-    if dates is None or len(dates) < 2 or _is_regular(dates):
-        return numbers
-
-    def regular(cut):  # how many are, of those that `cut` takes
-        counts = range(2, len(dates))
-        return 1 + bisect(counts, 0, key=lambda n: not _is_regular(cut(n)))
-
-    at = regular(lambda n: dates[:n])
-    if at == 2:  # too few to know a step: it is that of the last ones
-        at = len(dates) - regular(lambda n: dates[-n:])
-    labels = (str(label) for label in value.index[at - 1 : at + 1])
-    before, after = (label.removesuffix(" 00:00:00") for label in labels)
-    want = "equal steps, oldest first, or the numbers alone: .to_numpy()"
-    raise ValueError(f"{name}.index: got {after} after {before}, want {want}")
+    dates = dates_of(value)
+    if dates is not None and len(dates) > 1 and not _is_regular(dates):
+        got = f"{dates[0]} to {dates[-1]} with a gap, a date twice or out of order"
+        want = "equal steps, oldest first, or the numbers alone: .to_numpy()"
+        raise ValueError(f"{name}.index: got {got}, want {want}")
+    return numbers
 
 
 def _is_regular(dates):
-    """Whether dates or periods go forward, and none of them is left out."""
-    steps = np.diff(dates.asi8)
-    if dates.hasnans or not hasattr(dates, "tz"):  # periods
-        return not dates.hasnans and bool((steps == dates.freq.n).all())
-    if len(dates) < 3 or steps.min() <= 0 or steps.min() == steps.max():
-        return bool((steps > 0).all())
-    import pandas as pd
-
-    # Days and months are of unequal length. What pandas infers may leave dates out.
-    wall, freq = dates.tz_localize(None), type(dates)(dates, freq="infer").freq
-    if freq and (pd.date_range(wall[0], periods=len(wall), freq=freq) == wall).all():
+    """Whether dates or periods go forward by the same step; months are one."""
+    if not (dates.is_monotonic_increasing and dates.is_unique) or dates.hasnans:
+        return False
+    if not hasattr(dates, "tz"):  # periods
+        return bool((np.diff(dates.asi8) == dates.freq.n).all())
+    months = np.diff(12 * dates.year + dates.month)
+    if len(dates) == 2 or (months[0] > 0 and (months == months[0]).all()):
         return True
-    # Half months: with one left out, a step would be as long as two others.
-    halves = _is_monthly(wall[::2], {1}) and _is_monthly(wall[1::2], {1})
-    return _is_monthly(wall) or (halves and bool(steps.max() < 2 * steps.min()))
+    freq, steps = type(dates)(dates, freq="infer").freq, len(dates) - 1
+    clocks = dates, dates.tz_localize(None)  # a day may have 23 hours
+    return freq is not None and any(d[0] + steps * freq == d[-1] for d in clocks)
 
 
-def _is_monthly(dates, months=frozenset()):
-    """Whether dates come the same number of `months` after each other, on one day of
-    their month, or its last, or on one weekday, such as its third or last Friday.
-    """
-    months = months | {*np.diff(12 * dates.year + dates.month).tolist()}
-    day, most, weekday = dates.day, dates.days_in_month, dates.day_of_week
-    rules = (
-        dates - dates.normalize(),
-        day - np.minimum(day.max(), most),
-        (day - 1) // 7 * 7 + weekday,
-        (most - day) // 7 * 7 + weekday,
-    )
-    clock, *days = (rule.nunique() == 1 for rule in rules)
-    return len(months) == 1 and clock and any(days)
-
-
-def dates_of(name, series):
-    """The dates or periods of a pandas object's index, objects and texts too, or None.
-    Raises ValueError for texts of dates that do not begin with the year.
+def dates_of(series):
+    """The dates or periods of a pandas object's index, also such as it reads from a
+    file as texts that begin with the year; or None.
     """
     index = getattr(series, "index", None)
-    if getattr(index, "nlevels", 0) != 1:  # no index of pandas, or of several labels
+    if not hasattr(index, "dtype"):  # no index of pandas
         return None
     import pandas as pd
 
-    if str(index.dtype) in ("object", "category"):
-        index = pd.Index(list(index))
     if isinstance(index, pd.DatetimeIndex | pd.PeriodIndex):
         return index
-    if str(index.dtype) not in ("object", "str", "string"):
-        return None
-    texts = [str(label) for label in index]
-    read = {"format": "mixed", "errors": "coerce", "utc": True}
-    dates = pd.to_datetime(texts, **read).tz_localize(None)
-    dates = dates.where(dates.year > 1)  # else a text without a year, such as "May"
-    other = [text for text in map(str, index.dropna()) if not re.match(r"\d{4}", text)]
-    if other and dates.notna().any():
-        want = "dates that begin with the year: pd.to_datetime(index, format=...)"
-        want += ", or the numbers alone: .to_numpy()"
-        raise ValueError(f"{name}.index: got {other[0]!r}, want {want}")
-    return dates if dates.notna().any() else None
+    if all(isinstance(t, str) and re.match(r"\d{4}\D\d", t) for t in index):
+        return pd.to_datetime(index, format="mixed").tz_localize(None)
+    return None
 
 
 def airline() -> "pd.Series":
@@ -241,11 +200,6 @@ def windows(
     length = check_int("length", length, 1, len(values) - horizon)
     wanted = target if isinstance(target, list) else [target]
     wanted = [*places] if target is None else wanted
-    kinds = {*map(type, places)}
-    if any(
-        isinstance(name, bool | float) and type(name) not in kinds for name in wanted
-    ):
-        wanted = []  # a key of another type, which equals one: True is no index
     try:
         chosen = [places[name] for name in wanted]
     except (KeyError, TypeError):  # an array cannot be a key

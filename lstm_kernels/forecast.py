@@ -73,10 +73,10 @@ def errors(forecast: ArrayLike, truth: ArrayLike) -> dict[str, float]:
     forecast, truth: (N,), of the same dates where both have some, else ValueError. A
     month whose truth is zero has no percentage: ValueError.
     """
-    months, others = dates_of("truth", truth), dates_of("forecast", forecast)
+    months, others = dates_of(truth), dates_of(forecast)
     truth = check_series("truth", truth)
     difference = check_series("forecast", forecast, truth.shape) - truth
-    if not (months is None or others is None or _same_dates(months, others)):
+    if months is not None and others is not None and not others.equals(months):
         got, want = f"{others[0]} to {others[-1]}", f"{months[0]} to {months[-1]}"
         raise ValueError(f"forecast.index: got {got}, want truth's, {want}")
     if not truth.all():
@@ -87,11 +87,3 @@ def errors(forecast: ArrayLike, truth: ArrayLike) -> dict[str, float]:
         "MAE": float(np.mean(np.abs(difference))),
         "MAPE": float(100 * np.mean(np.abs(difference / truth))),
     }
-
-
-def _same_dates(a, b):
-    """Whether dates or periods are the same; a date is that of the period it is in."""
-    if hasattr(a, "tz") != hasattr(b, "tz"):  # which periods have not
-        a, dates = (b, a) if hasattr(a, "tz") else (a, b)
-        b = dates.tz_localize(None).to_period(a.freq)
-    return bool(np.all(a == b))

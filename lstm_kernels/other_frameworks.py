@@ -1,11 +1,11 @@
-"""Weights of PyTorch and Keras: read, and for PyTorch written. Neither is needed.
+"""Weights of PyTorch and Keras, read by their names and shapes, and for PyTorch
+written. Neither is needed.
 
 NOTATION.md has their names and layouts. Where U and W feed the same gates, only the sum
 of two biases matters. In a GRU they do not, and both frameworks have two.
 """
 
 from collections.abc import Mapping
-from itertools import count
 
 import numpy as np
 
@@ -23,14 +23,8 @@ KERAS_OPTIONS = {
     "go_backwards": False,
     "stateful": False,
 }
-# Parts of PyTorch's names that have no place here, and what they tell of.
-FOREIGN = {
-    "_reverse": "bidirectional",
-    "weight_hr_l": "a projection, proj_size",
-    "weight_ih;": "a cell, such as LSTMCell: its names lack _l0",
-    "_g;": "weight_norm: remove_weight_norm makes one array of two",
-    "parametrizations.": "a parametrization: remove it, which makes the array",
-}
+TORCH_WANT = "the names of one torch.nn.RNN (tanh), LSTM or GRU of one direction,"
+TORCH_WANT += " without a projection, and of at most one Linear, readout='its name'"
 
 
 def read_torch(source, readout=None):
@@ -41,41 +35,26 @@ def read_torch(source, readout=None):
     left = source.state_dict() if is_module else source
     want = "a torch.nn.Module, or a dict of arrays, such as its state_dict"
     left = dict(check_type("state_dict", left, Mapping, want))
-    names = sorted(map(str, left))
-    prefix = _prefix(names)
-    if is_module:
-        _check_module(source, prefix)
-
-    def take(*wanted):
-        for name in wanted:
-            if name not in left:
-                raise ValueError(
-                    f"state_dict: got {_foreign(names)}, want {name!r} too"
-                )
-        paths = {name: f"state_dict[{name!r}]" for name in wanted}
-        return [(paths[name], _array(paths[name], left.pop(name))) for name in wanted]
-
-    layers = []
-    for index in count():
-        weights = [f"{prefix}weight_{side}_l{index}" for side in ("ih", "hh")]
-        biases = [name.replace("weight_", "bias_") for name in weights]
-        if weights[0] not in left:
-            break
-        layers.append(take(*weights, *(biases if left.keys() & {*biases} else ())))
+    names, first = sorted(map(str, left)), "weight_ih_l0"
+    prefix = next((n.removesuffix(first) for n in names if n.endswith(first)), "")
+    layers, head, parts = [], [], ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    while f"{prefix}weight_ih_l{len(layers)}" in left:
+        of_layer = [f"{prefix}{part}_l{len(layers)}" for part in parts]
+        layers.append([_pop(left, name) for name in of_layer if name in left])
     if readout is None:
         usual = f"{prefix}readout", "readout"
         readout = next((name for name in usual if f"{name}.weight" in left), None)
-    head = []
     if readout is not None:
-        bias = f"{readout}.bias"  # torch.nn.Linear(..., bias=False) has none
-        head = take(f"{readout}.weight", *([bias] if bias in left else ()))
-    if left:
-        got = f"{_foreign(sorted(map(str, left)))} too"
-        want = "the state_dict of an RNN, LSTM or GRU alone, of one direction, and at"
-        want += " most one Linear, the output layer, by its name: readout='fc'"
-        raise ValueError(f"state_dict: got {got}, want {want}")
+        of_head = [f"{readout}.{part}" for part in ("weight", "bias")]
+        head = [_pop(left, name) for name in of_head if name in left]
+    whole = all(len(layer) in (2, 4) for layer in layers)
+    if not layers or not whole or left or (readout is not None and not head):
+        got = f"{sorted(map(str, left))} too" if left and layers else names
+        raise ValueError(f"state_dict: got {got}, want {TORCH_WANT}")
+    if is_module and any(getattr(m, "mode", 0) == "RNN_RELU" for m in source.modules()):
+        raise ValueError("state_dict: got nonlinearity='relu', want 'tanh'")
     blocks = {c.name: [*range(len(c.input_gates))] for c in CELLS.values() if c.torch}
-    return _assemble(layers, head, blocks, transposed=True, biases=2)
+    return _assemble(layers, head, blocks, transposed=True)
 
 
 def read_keras(layers, readout=None):
@@ -83,18 +62,19 @@ def read_keras(layers, readout=None):
     if not layers:
         raise ValueError(f"layers: got none, want layers of {', '.join(KERAS_LAYERS)}")
     stack, head = [], []
-    for index, layer in reversed([*enumerate(layers)]):  # first what is no RNN
-        name, below = f"layers[{index}]", index < len(layers) - 1
-        options = KERAS_OPTIONS | ({"return_sequences": True} if below else {})
+    for index, layer in enumerate(layers):
+        name, options = f"layers[{index}]", KERAS_OPTIONS
+        if index < len(layers) - 1:
+            options = options | {"return_sequences": True}
         U, W, *bias = _weights(name, layer, 3, KERAS_LAYERS, options)
-        # A GRU has two: beside U, beside W.
+        # A GRU has two: of U, of W.
         rows = [*bias[0]] if bias and np.ndim(bias[0]) == 2 else bias
         parts = [(f"{name} kernel", U), (f"{name} recurrent", W)]
-        stack.insert(0, parts + [(f"{name} bias", row) for row in rows])
+        stack.append(parts + [(f"{name} bias", row) for row in rows])
     if readout is not None:
         weights = _weights("readout", readout, 2, ["Dense"], {"activation": "linear"})
         head = [*zip(("readout kernel", "readout bias"), weights, strict=False)]
-    return _assemble(stack, head, KERAS_BLOCKS, transposed=False, biases=1)
+    return _assemble(stack, head, KERAS_BLOCKS, transposed=False)
 
 
 def write_torch(params, *, prefix="", readout="readout"):
@@ -115,12 +95,12 @@ def write_torch(params, *, prefix="", readout="readout"):
     return named
 
 
-def _assemble(layers, readout, blocks, *, transposed, biases):
+def _assemble(layers, readout, blocks, *, transposed):
     """New arrays by the names of `Params.arrays`, and the cell.
 
     layers: of each U, W and its biases, as (path, array). readout: V and its bias, or
     nothing. blocks: of each cell of the framework, for each block of ours its number.
-    transposed: matrices are (outputs, inputs). biases: how many of the same gates.
+    transposed: matrices are (outputs, inputs).
     """
     dtype = None
 
@@ -137,25 +117,16 @@ def _assemble(layers, readout, blocks, *, transposed, biases):
     dtype, (H, GH), D = W.dtype, W.shape, "D"
     cells = {len(order): CELLS[name] for name, order in blocks.items()}
     if GH % H or GH // H not in cells:
-        path, W = layers[0][1]
-        form = "(G*H, H)" if transposed else "(H, G*H)"
-        want = f"{form} with G one of {', '.join(map(str, cells))}"
-        raise ValueError(f"{path}: got shape {W.shape}, want {want}")
+        want = f"{' or '.join(map(str, cells))} gates of {H} units"
+        raise ValueError(f"{layers[0][1][0]}: got {GH} numbers a unit, want {want}")
     G, cell = GH // H, cells[GH // H]
     order, named = blocks[cell.name], {}
-    sides = [cell.input_gates, cell.recurrent_gates]
-    if cell.input_gates == cell.recurrent_gates:
-        sides = sides[:biases]
-    for index, (U, W, *added) in enumerate(layers):
-        if (got := np.shape(W[1])) != (want := np.shape(layers[0][1][1])):
-            want = f"{want}, as the first has: the layers are of one cell and size"
-            raise ValueError(f"{W[0]}: got shape {got}, want {want}")
-        if len(added) not in (0, len(sides)):
-            want = "one" if len(sides) == 1 else "one of U and one of W"
-            got = f"{len(added)} of {GH} numbers"
-            raise ValueError(f"{added[0][0]}: got {got}, want {want}")
+    sides = cell.input_gates, cell.recurrent_gates
+    for index, (U, W, *biases) in enumerate(layers):
         b = np.zeros((len(cell.gates), H), dtype)
-        for gates, bias in zip(sides, added, strict=False):
+        if len(biases) == 1 and sides[0] != sides[1]:
+            raise ValueError(f"{biases[0][0]}: got one bias, want one of U, one of W")
+        for gates, bias in zip(sides, biases, strict=False):
             b[[*gates]] += ours(check(bias, GH)).reshape(G, H)
         parts = {"U": ours(check(U, D, GH)), "W": ours(check(W, H, GH))}
         parts["b"], D = b.reshape(-1), H
@@ -168,78 +139,33 @@ def _assemble(layers, readout, blocks, *, transposed, biases):
     return named, cell.name
 
 
-def _prefix(names):
-    """What comes before the names of the one RNN that a state_dict has."""
-    first = "weight_ih_l0"
-    prefixes = [n.removesuffix(first) for n in names if n.endswith(first)]
-    if len(prefixes) > 1:
-        want = "one: the state_dict of each alone, then Params([*a.layers, *b.layers])"
-        raise ValueError(f"state_dict: got RNNs called {prefixes}, want {want}")
-    if not prefixes:
-        want = f"one ending in {first!r}"
-        raise ValueError(f"state_dict: got {_foreign(names)}, want {want}")
-    return prefixes[0]
-
-
-def _foreign(names):
-    """Those of names that tell why they have no place here, and why, or all."""
-    for part, why in FOREIGN.items():
-        if found := [name for name in names if part in f"{name};"]:
-            return f"{found} ({why})"
-    return f"names {names}"
-
-
-def _check_module(module, prefix):
-    """Refuse an RNN of PyTorch that computes something else with the same arrays, or
-    does not tell, as a traced one.
-    """
-    path = prefix.removesuffix(".")
-    name = f"module.{path}" if path else "module"
-    rnn = dict(module.named_modules())[path]
-    if not hasattr(rnn, "mode"):
-        got = f"{type(rnn).__name__}, which tells no mode, as one traced or exported"
-        want = "a torch.nn.RNN, LSTM or GRU, or the state_dict of one"
-        raise ValueError(f"{name}: got {got}, want {want}")
-    if rnn.mode == "RNN_RELU":
-        raise ValueError(f"{name}.nonlinearity: got 'relu', want 'tanh'")
-    if rnn.training and rnn.num_layers > 1:  # dropout is between layers
-        _check_option(name, rnn, "dropout", 0, " in training mode, or module.eval()")
-
-
-def _array(path, tensor):
-    """The array of a tensor; what is neither stays for `check_array` to refuse."""
+def _pop(named, name):
+    """The path and the array of a tensor, which is taken out of a dict."""
+    path, tensor = f"state_dict[{name!r}]", named.pop(name)
     if isinstance(tensor, np.ndarray) or not hasattr(tensor, "__array__"):
-        return tensor
+        return path, tensor  # what is neither, `check_array` refuses
     try:
-        return tensor.__array__()
+        return path, tensor.__array__()
     except (TypeError, RuntimeError) as error:  # on a device, or bfloat16
-        got = f"a {type(tensor).__name__}, want an array: .cpu().float() ({error})"
-        raise TypeError(f"{path}: got {got}") from None
+        raise TypeError(f"{path}: got a {type(tensor).__name__} ({error})") from None
 
 
-def _weights(name, layer, most, kinds, options):
+def _weights(name, layer, count, kinds, options):
     """The arrays of a layer of Keras: of one of the classes `kinds`, made with
-    `options`, whose bias may be missing; or a list of all `most` of them.
+    `options`, whose bias may be missing; or a list of all `count` of them.
     """
-    want = f"a layer of Keras ({', '.join(kinds)}) or its {most} arrays"
-    least = most
+    want = f"a layer of Keras ({', '.join(kinds)}) or its {count} arrays"
     if hasattr(layer, "get_weights"):
-        if (kind := type(layer).__name__) not in kinds:
-            want += ", and a Dense as readout=" if kind == "Dense" else ""
-            raise TypeError(f"{name}: got {kind}, want {want}")
-        for option, held in options.items():
-            _check_option(name, layer, option, held)
-        layer, least = layer.get_weights(), most - 1
+        got = {option: getattr(layer, option, want) for option, want in options.items()}
+        got = {
+            option: getattr(value, "__name__", value) for option, value in got.items()
+        }
+        if type(layer).__name__ not in kinds or got != options:
+            got = ", ".join(f"{k}={v!r}" for k, v in got.items() if v != options[k])
+            got = f"{type(layer).__name__}({got})"
+            raise ValueError(f"{name}: got {got}, want {want} with {options}")
+        layer = layer.get_weights()
     check_type(name, layer, list | tuple, want)
-    if not least <= len(layer) <= most:
-        want = f"{most}, the last one the bias, of one layer that is built"
+    if len(layer) not in (count - 1, count):
         raise ValueError(f"{name}: got {len(layer)} arrays, want {want}")
     return layer
-
-
-def _check_option(name, owner, option, want, more=""):
-    """Refuse what has this option and another value, or function, by its name."""
-    got = getattr(owner, option, want)
-    got = getattr(got, "__name__", got)
-    if got != want:
-        raise ValueError(f"{name}.{option}: got {got!r}, want {want!r}{more}")

@@ -62,7 +62,7 @@ ALL_CELLS = [*CELLS, COUPLED.name]
 def one_cell_more(monkeypatch, request):
     """CELLS has that cell in tests of ALL_CELLS."""
     of_test = getattr(request.node, "callspec", None)
-    if of_test and COUPLED.name in of_test.params.values():
+    if of_test and of_test.params.get("cell") == COUPLED.name:
         monkeypatch.setitem(CELLS, COUPLED.name, COUPLED)
 
 

@@ -102,5 +102,6 @@ def read_npz(
                 raise ValueError(f"has format {header['format']!r}, want {form!r}")
             return build(header, named)
         except Exception as error:  # whatever NumPy and json meet in bytes of any kind
-            what = str(error) if isinstance(error, ValueError) else repr(error)
+            known = isinstance(error, TypeError | ValueError)
+            what = str(error) if known else repr(error)
             raise ValueError(f"{name}: {path}: {what[:1000]}") from error

@@ -51,8 +51,11 @@ def read_torch(source, readout=None):
     if not layers or not whole or left or (readout is not None and not head):
         got = f"{sorted(map(str, left))} too" if left and layers else names
         raise ValueError(f"state_dict: got {got}, want {TORCH_WANT}")
-    if is_module and any(getattr(m, "mode", 0) == "RNN_RELU" for m in source.modules()):
-        raise ValueError("state_dict: got nonlinearity='relu', want 'tanh'")
+    if is_module:  # one that was traced does not tell
+        modes = {getattr(module, "mode", "") for _, module in source.named_modules()}
+        if "RNN_RELU" in modes or not modes & {"RNN_TANH", "LSTM", "GRU"}:
+            got = f"{type(source).__name__} of the modes {sorted(modes - {''})}"
+            raise ValueError(f"state_dict: got {got}, want {TORCH_WANT}")
     blocks = {c.name: [*range(len(c.input_gates))] for c in CELLS.values() if c.torch}
     return _assemble(layers, head, blocks, transposed=True)
 

@@ -255,12 +255,11 @@ class Params(Weights):
         one. Networks here take x time first, also where the module has batch_first.
 
         state_dict: that of the module, name -> array or CPU tensor, with any prefix; or
-        the module, which also tells its nonlinearity and dropout. readout: the name of
-        the torch.nn.Linear that is the output layer, as in readout="fc"; None is
-        "readout", as `to_torch` has it, where there is one; an activation after it is
-        lost. Returns Params that share no memory with it. Raises TypeError or
-        ValueError for shapes that do not fit, for names that have no place here, and
-        for a module that computes something else or, traced or exported, does not tell.
+        the module, which also tells whether it is of tanh; dropout is left out.
+        readout: the name of the torch.nn.Linear that is the output layer, as in
+        readout="fc"; None is "readout", as `to_torch` has it, where there is one; an
+        activation after it is lost. Returns Params that share no memory with it. Raises
+        TypeError or ValueError for names and shapes that have no place here.
         """
         named, cell = other_frameworks.read_torch(state_dict, readout)
         return cls.from_arrays(named, cell).check("state_dict")
@@ -275,8 +274,7 @@ class Params(Weights):
         direction: kernel (D, G*H), recurrent kernel (H, G*H), bias (G*H,), or (2, G*H)
         of a GRU. readout: a Dense or its arrays; it is applied to the last step.
         Returns Params that share no memory with them. Raises TypeError or ValueError
-        for shapes that do not fit, other layers, and a layer that computes something
-        else; below another one, also without return_sequences.
+        for shapes that do not fit and a layer that computes something else.
         """
         named, cell = other_frameworks.read_keras(layers, readout)
         return cls.from_arrays(named, cell).check("layers")

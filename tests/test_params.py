@@ -134,28 +134,8 @@ def test_torch_biases_are_added_where_only_their_sum_matters(cell):
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
-CHANGES = [
-    lambda a: np.concatenate([a, a[:1]]),
-    lambda a: a[None],
-    lambda a: a.astype(np.float64),
-    np.ma.array,
-    np.ndarray.tolist,
-]
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", ["weight_hh_l1", "bias_hh_l1", "readout.bias"])
-def test_torch_arrays_of_another_form_are_refused(name, change):
-    named = example(SHAPE)[0].to_torch()
-    named[name] = change(named[name])
-    with pytest.raises((ValueError, TypeError), match=rf"state_dict\['{name}'\]"):
-        lk.Params.from_torch(named)
-
-
 class Module:
-    """What a torch.nn.Module has of what is read: names, attributes, parts."""
-
-    num_layers, training, mode = 2, False, "RNN_TANH"
+    """What a torch.nn.Module has of what is read: names, a mode, parts."""
 
     def __init__(self, named=None, parts=None, **attributes):
         self._named, self._parts = named or {}, parts or {}
@@ -173,43 +153,27 @@ class Module:
         return [("", self), *self._parts.items()]
 
 
-IN_TRAINING = {"dropout": 0.2, "training": True}
-
-
-@pytest.mark.parametrize(
-    ("attributes", "said"),
-    [
-        ({"batch_first": True}, None),
-        ({"dropout": 0.3}, None),
-        # PyTorch's dropout is between layers: of one, nothing is dropped.
-        (IN_TRAINING | {"num_layers": 1}, None),
-        ({"mode": "RNN_RELU"}, "nonlinearity: got 'relu', want 'tanh'"),
-        (IN_TRAINING, r"dropout: got 0.2, want 0 in training mode, or module.eval\(\)"),
-    ],
-)
-def test_what_a_torch_module_tells_beside_its_weights(attributes, said):
+def test_a_module_of_torch_tells_whether_it_is_of_tanh():
     params, _, _ = example(SHAPE, "rnn")
     named = params.to_torch()
-    rnn = Module({n: a for n, a in named.items() if "_l" in n}, **attributes)
+    of_rnn = {n: a for n, a in named.items() if "_l" in n}
     head = Module({n: named[f"readout.{n}"] for n in ("weight", "bias")})
-    whole = Module(parts={"body": rnn, "head": head})
-    for given, where in ((rnn, "module"), (whole, "module.body")):
-        readout = "head" if given is whole else None
-        read = partial(lk.Params.from_torch, given, readout=readout)
-        if said:
-            with pytest.raises(ValueError, match=rf"^{where}\.{said}"):
-                read()
-        else:
-            got = read()
-            assert (got.V is not None) == (given is whole)
-            np.testing.assert_array_equal(got.layers[1].W, params.layers[1].W)
+    for attributes in ({"mode": "RNN_TANH"}, {"mode": "RNN_RELU"}, {}):
+        rnn = Module(of_rnn, **attributes)
+        whole = Module(parts={"body": rnn, "head": head})
+        for module, readout in ((rnn, None), (whole, "head")):
+            read = partial(lk.Params.from_torch, module, readout=readout)
+            if attributes == {"mode": "RNN_TANH"}:
+                got = read()
+                assert (got.V is not None) == (module is whole)
+                np.testing.assert_array_equal(got.layers[1].W, params.layers[1].W)
+            else:
+                with pytest.raises(ValueError, match=r"^state_dict: got .*\(tanh\)"):
+                    read()
 
 
 class Tensor:
     """A tensor that NumPy cannot take."""
-
-    def __init__(self, dtype="torch.float32"):
-        self.dtype = dtype
 
     def __array__(self):
         raise TypeError("can't convert cuda:0 device type tensor")
@@ -219,56 +183,43 @@ def without(name):
     return lambda d: {n: a for n, a in d.items() if n != name}
 
 
-def with_array(name, value=1):
+def put(name, value=1):
     return lambda d: d | {name: value}
-
-
-def with_shape(*shape):
-    return with_array("weight_hh_l0", np.zeros(shape, np.float32))
-
-
-NONE = "want one ending in 'weight_ih_l0'"
-CELL = rf": got \['weight_ih'\] \(a cell, such as LSTMCell.*\), {NONE}"
-
-
-def in_parts(*ends):
-    """What a parametrization leaves of one array: others, of names that tell of it."""
-    name = "weight_hh_l0"
-
-    def change(named):
-        others = {end.format(name): 1 for end in ends}
-        return {n: a for n, a in named.items() if n != name} | others
-
-    return change
-
-
-ALONE = "want the state_dict of an RNN, LSTM or GRU alone, .* readout='fc'"
-HH = r"\['weight_hh_l0'\]: got "
-TENSOR, BFLOAT = Tensor(), Tensor("torch.bfloat16")
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda d: 3, ": got int, want a torch.nn.Module, or a dict of arrays"),
-        (lambda d: {n[:-3]: a for n, a in d.items() if "l0" in n}, CELL),
-        (in_parts("{}_g", "{}_v"), r": got \['weight_hh_l0_g'\] \(weight_norm: remov"),
-        (in_parts("parametrizations.{}.original0"), r": got \['param.*\] \(a param"),
-        (lambda d: {1: 2}, rf": got names \['1'\], {NONE}"),
-        (without("weight_ih_l0"), f": got names .*, {NONE}"),
-        (without("weight_hh_l1"), ": got names .*, want 'weight_hh_l1' too"),
-        (without("bias_ih_l1"), ": got names .*, want 'bias_ih_l1' too"),
-        (with_array("x.weight_ih_l0"), r": got RNNs .*, want one: .*\*b.layers\]\)$"),
-        (with_array("bias_ih_l0_reverse"), rf".* \(bidirectional\) too, {ALONE}"),
-        (with_array("weight_hr_l0"), rf".* \(a projection, .* too, {ALONE}"),
-        (with_array("fc.weight"), rf": got names \['fc.weight'\] too, {ALONE}"),
-        (with_array(1), rf": got names \['1'\] too, {ALONE}"),
-        (with_array("weight_hh_l0", TENSOR), HH + "a Tensor, .*cuda:0"),
-        (with_array("weight_hh_l0", BFLOAT), r".*: \.cpu\(\)\.float\(\)"),
-        (with_shape(7, 5), HH + r"shape \(7, 5\), want \(G\*H, H\) with G one of 1, "),
-        (with_shape(10, 5), HH + r"shape \(10, 5\), want \(G\*H, H\)"),
-        (with_shape(5, 0), HH + "shape"),
-        (with_shape(5), HH + "1 axes"),
+        (lambda d: {1: 2}, r": got \['1'\], want the names of one torch.nn.RNN"),
+        (lambda d: {n[:-3]: a for n, a in d.items()}, ": got .* want the names of"),
+        *(
+            (without(f"{part}_l1"), ": got .*, want the names")
+            for part in ("weight_ih", "weight_hh", "bias_ih")
+        ),
+        *(
+            (put(name), rf": got \['{name}'\] too, want the names of one")
+            for name in (
+                "x.weight_ih_l0",
+                "bias_ih_l0_reverse",
+                "weight_hr_l0",
+                "fc.weight",
+                "l0_g",
+            )
+        ),
+        (put("weight_hh_l0", Tensor()), r"\['weight_hh_l0'\]: got a Tensor \(.*cuda:0"),
+        (
+            put("weight_hh_l0", np.zeros((10, 5), "f4")),
+            r"\['weight_hh_l0'\]: got 10 num",
+        ),
+        (put("weight_hh_l0", np.zeros((20, 4), "f4")), r"\['weight_.*'\]: got "),
+        (
+            put("weight_hh_l1", np.zeros((20, 5))),
+            r"\['weight_hh_l1'\]: got dtype float6",
+        ),
+        (put("bias_hh_l1", np.zeros(19, "f4")), r"\['bias_hh_l1'\]: got shape"),
+        (put("bias_hh_l1", [0.0] * 20), r"\['bias_hh_l1'\]: got list"),
+        (put("weight_hh_l0", np.ma.zeros((20, 5), "f4")), r".*: got a masked array"),
     ],
 )
 def test_state_dicts_that_are_none(change, said):
@@ -290,33 +241,22 @@ def test_modules_of_torch_itself():
         want = net(torch.from_numpy(x))[0].detach().numpy()
         y, _ = lk.network("numpy", lk.Params.from_torch(net)).forward(x)
         np.testing.assert_allclose(y, want, atol=1e-6)
-
-    class Own(torch.nn.Module):  # with the names of an LSTM
-        def __init__(self):
-            super().__init__()
-            for name, value in torch.nn.LSTM(2, 5).named_parameters():
-                setattr(self, name, value)
-
-    sequence, plain = torch.from_numpy(x), torch.nn.Sequential(torch.nn.LSTM(2, 5))
-    normed = torch.nn.utils.parametrizations.weight_norm
-    for net, said in (
-        *(
-            (torch.jit.trace(module, sequence), "tells no mode, as one traced")
-            for module in (torch.nn.RNN(2, 5, nonlinearity="relu"), torch.nn.LSTM(2, 5))
-        ),
-        (Own(), "^module: got Own, which tells no mode, .*, want a torch.nn.RNN"),
-        (torch.export.export(plain, (sequence,)), "state_dict: got ExportedProgram, w"),
-        (torch.jit.script(torch.nn.RNN(2, 5, nonlinearity="relu")), "got 'relu', want"),
-        (torch.nn.LSTMCell(2, 5), "a cell, such as LSTMCell: its names lack _l0"),
-        (normed(torch.nn.LSTM(2, 5), "weight_ih_l0"), "a parametrization: remove it"),
-        (torch.nn.RNN(2, 5, nonlinearity="relu"), "nonlinearity: got 'relu'"),
-        (torch.nn.LSTM(2, 5, 2, dropout=0.4), "dropout: got 0.4, want 0 in training"),
-        (torch.nn.LSTM(2, 5, bidirectional=True), "bidirectional"),
-        (torch.nn.LSTM(2, 5, proj_size=3), "proj_size"),
-        (torch.nn.LSTM(2, 5).bfloat16(), r"got a \w+, want an array: .cpu\(\)"),
-        (torch.nn.LSTM, "state_dict: got type, want a torch.nn.Module"),
+    relu, normed = (
+        torch.nn.RNN(2, 5, nonlinearity="relu"),
+        torch.nn.utils.parametrizations,
+    )
+    for net in (
+        relu,
+        torch.jit.trace(relu, torch.from_numpy(x)),
+        torch.jit.script(relu),
+        torch.nn.LSTMCell(2, 5),
+        normed.weight_norm(torch.nn.LSTM(2, 5), "weight_ih_l0"),
+        torch.nn.LSTM(2, 5, bidirectional=True),
+        torch.nn.LSTM(2, 5, proj_size=3),
+        torch.nn.LSTM(2, 5).bfloat16(),
+        torch.nn.LSTM,
     ):
-        with pytest.raises((TypeError, ValueError), match=said):
+        with pytest.raises((TypeError, ValueError), match=r"^state_dict.*: got"):
             lk.Params.from_torch(net)
 
 
@@ -398,13 +338,13 @@ LAST = keras_layer("LSTM", LSTM, return_sequences=False)
 RELU = keras_layer("Dense", [np.ones((5, 1)), np.ones(1)], activation="relu")
 DENSE = keras_layer("Dense", [np.ones((5, 1))], activation="linear")
 WIDER = keras_arrays("LSTM", 5, 6, np.random.default_rng(5))
-UNLIKE = {
-    "activation: got 're": keras_layer("LSTM", LSTM, activation="relu"),
-    "recurrent_activation": keras_layer("LSTM", LSTM, recurrent_activation=HARD),
-    "reset_after: got Fal": keras_layer("GRU", GRU, reset_after=False),
-    "go_backwards: got Tr": keras_layer("GRU", GRU, go_backwards=True),
-    "stateful: got True, ": keras_layer("LSTM", LSTM, stateful=True),
-}
+UNLIKE = [
+    ("LSTM", LSTM, "activation", "relu"),
+    ("LSTM", LSTM, "recurrent_activation", HARD),
+    ("GRU", GRU, "reset_after", False),
+    ("GRU", GRU, "go_backwards", True),
+    ("LSTM", LSTM, "stateful", True),
+]
 
 
 @pytest.mark.parametrize(
@@ -412,25 +352,21 @@ UNLIKE = {
     [
         ([], None, "layers: got none, want layers of SimpleRNN, LSTM, GRU"),
         ([3], None, r"layers\[0\]: got int, want a layer of Keras \(SimpleRNN, LSTM"),
-        ([LSTM * 2], None, r"layers\[0\]: got 6 arrays, want 3, the last one the bias"),
-        ([GRU[:2]], None, r"layers\[0\]: got 2 arrays, want 3, the last one the bias"),
-        ([[*GRU[:2], GRU[2][0]]], None, r"layers\[0\] bias: got 1 of 15 numbers, want"),
-        ([[U, W, np.ones((2, 20))]], None, r"layers\[0\] bias: got 2 of 20 numbers"),
-        ([[U, W[:, :10], B]], None, r"layers\[0\] recurrent: got shape \(5, 10\), "),
+        ([LSTM * 2], None, r"layers\[0\]: got 6 arrays, want .* or its 3 arrays"),
+        ([[*GRU[:2], GRU[2][0]]], None, r"layers\[0\] bias: got one bias, want one of"),
+        ([[U, W[:, :10], B]], None, r"layers\[0\] recurrent: got 10 numbers a unit"),
         ([[U[:, :10], W, B]], None, r"layers\[0\] kernel: got shape .* want \(D, 20\)"),
         ([LSTM, LSTM], None, r"layers\[1\] kernel: got shape \(2, 20\), want \(5, 20"),
-        ([LSTM, GRU], None, r"layers\[1\] recurrent: got .* of one cell and size$"),
-        ([LSTM, WIDER], None, r"layers\[1\] recurrent: got shape \(6, 24\), want \(5,"),
-        ([LAST, DENSE], None, r"layers\[1\]: got Dense, want .*, and a Dense as reado"),
-        ([LAST, LSTM], None, r"layers\[0\]\.return_sequences: got False, want True"),
-        (
-            [LSTM],
-            [np.ones((4, 1)), B],
-            r"readout kernel: got shape \(4, 1\), want \(5",
+        ([LSTM, WIDER], None, r"layers\[1\] bias: got shape \(24,\), want \(20"),
+        ([LSTM, DENSE], None, r"layers\[1\]: got Dense\(.*, want a layer of Keras"),
+        ([LAST, LSTM], None, r"layers\[0\]: got LSTM\(return_sequences=False\), want"),
+        ([LSTM], [np.ones((4, 1)), B], r"readout kernel: got shape \(4, 1\), want"),
+        ([LSTM], RELU, r"readout: got Dense\(activation='relu'\), want"),
+        ([LSTM], LAST, r"readout: got LSTM.*, want a layer of Keras \(Dense"),
+        *(
+            ([keras_layer(kind, arrays, **{option: value})], None, f".*{option}=")
+            for kind, arrays, option, value in UNLIKE
         ),
-        ([LSTM], RELU, r"readout\.activation: got 'relu', want 'linear'"),
-        ([LSTM], LAST, r"readout: got LSTM, want a layer of Keras \(Dense"),
-        *(([layer], None, rf"layers\[0\]\.{said}") for said, layer in UNLIKE.items()),
         ([keras_layer("Bidirectional", LSTM)], None, r"layers\[0\]: got Bidirectional"),
     ],
 )

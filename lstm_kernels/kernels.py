@@ -3,14 +3,15 @@
 Numba's cache knows a function by its file and qualified name, and looks at that file
 alone for changes. So names in the cache hold a hash of all sources that code can be
 compiled from (`digest`): code of other sources is never found, and goes when new code
-is kept. The cache is a help: whatever fails there, kernels are compiled and run.
+is kept. The cache is a help: whatever fails there, kernels are compiled and run; what
+is damaged is replaced without a word.
 """
 
+import glob
 import hashlib
 import pathlib
 import re
 import sys
-import time
 import types
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,43 +34,39 @@ OPTIONS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}
 # Of functions that allocate nothing: Numba need not count references to their views,
 # which takes longer than a small product. A private option (tests/test_engine.py).
 PLAIN = OPTIONS | {"_nrt": False}
-# A function of `fill` in the cache: what it is, of which sources, for which Python
-FILLED = re.compile(r"(.+_[0-9a-f]{4})([0-9a-f]{12})-\w+(\.py\w+)")
-AGAIN = "every start compiles what it needs; NUMBA_CACHE_DIR may name another folder"
+ALONE = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by no Python
+# In the cache's name of a function of `fill`: hashes, and the line it begins in
+KEY = r"(_[\da-f]{4})[\da-f]{12}-\d+(?=\.py)"
+NOT_KEPT = (
+    "compiled code is not kept on disk ({}): every start compiles what it needs; "
+    "NUMBA_CACHE_DIR may name a folder for it"
+)
 
 
 class _Help:
     """Mixin for Numba's cache classes: a cache failure is treated as a miss."""
 
     def load_overload(self, *what):
-        self._start = time.perf_counter()
-        try:
-            return super().load_overload(*what)
-        except Exception as error:  # whatever damaged bytes are read as
-            self._lost("read", error, "it is compiled anew")
+        code = None
+        with suppress(Exception):  # whatever damaged bytes are read as
+            code = super().load_overload(*what)
+        if code is None and is_watched():
+            message = "compiling for this machine, this once: kept in {}"
+            note("compiling", message.format(self.cache_path))
+        return code
 
     def save_overload(self, *what):
+        name, keep = self._impl.filename_base, None
         try:
             super().save_overload(*what)
-        except Exception as error:
-            self._lost("written", error, AGAIN)
-        else:
-            if filled := FILLED.fullmatch(self._impl.filename_base):
-                start, key, end = map(re.escape, filled.groups())
-                self._remove(rf"{start}(?!{key})\w{{12}}-\w+{end}")
-            report_compiling(time.perf_counter() - self._start, self.cache_path)
-
-    def _lost(self, done, error, then):
-        base = self._impl.filename_base
-        self._remove(re.escape(base))
-        base = f"{self.cache_path}/{base}.*"
-        note(f"not {done}", f"compiled code in {base} is not {done} ({error}): {then}")
-
-    def _remove(self, base):
-        """Remove index and data of each function whose name in the cache matches."""
-        for path in [*pathlib.Path(self.cache_path).glob("*.nb[ic]")]:
-            if re.fullmatch(rf"{base}(\.\d+)?", path.stem):
-                with suppress(OSError):  # another user's, or in use
+            keep = f"{name}."
+        except Exception as error:  # its index is written first: it may name older data
+            note("not kept", NOT_KEPT.format(error))
+        # What other sources became goes too.
+        names = re.sub(KEY, r"\1*", glob.escape(name))
+        with suppress(OSError):  # another user's, or in use
+            for path in pathlib.Path(self.cache_path).glob(f"{names}.*nb[ic]"):
+                if keep is None or not path.name.startswith(keep):
                     path.unlink()
 
 
@@ -78,50 +75,41 @@ def cached(compile: Callable, function: Callable, **options: Any) -> Any:
     left whole by signals. With Numba's cache on disk where there can be one.
     """
     dispatcher = compile(**options)(function)
-    disturbed = dispatcher.compile
-    dispatcher.compile = lambda *types: undisturbed(partial(disturbed, *types))
+    dispatcher.compile = partial(undisturbed, dispatcher.compile)
     if function.__qualname__.endswith(f"_{ANEW}"):
         return dispatcher
     try:
         dispatcher.enable_caching()
+        cache_class = type("Cache", (_Help, type(dispatcher._cache)), {})
+        dispatcher._cache = cache_class(function)
     except Exception as error:  # no place for it: of several kinds
-        note("no cache", f"no folder takes compiled code ({error}): {AGAIN}")
-        return dispatcher
-    dispatcher._cache.__class__ = type("Cache", (_Help, type(dispatcher._cache)), {})
+        note("not kept", NOT_KEPT.format(error))
     return dispatcher
-
-
-_spent = 0.0
-
-
-def report_compiling(seconds: float, folder: str) -> None:
-    """Say so, once, when compiling has taken more than a second in all."""
-    global _spent
-    _spent += seconds
-    if _spent > 1 and is_watched():
-        note("compiling", f"compiling for this machine, this once: kept in {folder}")
 
 
 threads_lost = False  # is this a fork of a process in which Numba's threads had begun?
 
 
+def _begun():
+    """Have Numba's threads begun? To ask Numba for more would begin them, which resets
+    the number of OpenMP's that PyTorch takes.
+    """
+    with suppress(ValueError):
+        return bool(numba.threading_layer())
+    return False
+
+
 def _renew():
     global threads_lost
-    with suppress(ValueError):  # they had not begun
-        threads_lost = bool(numba.threading_layer())
+    threads_lost = _begun()
 
 
 at_fork(hold=global_compiler_lock, renew=_renew)  # while no thread compiles
 
 
 def numbas_threads() -> int:
-    """How many threads Numba takes. To ask Numba would begin its threads, which resets
-    the number of OpenMP's that PyTorch takes.
-    """
-    with suppress(ValueError):  # they have not begun
-        if numba.threading_layer():
-            return numba.get_num_threads()
-    return numba.config.NUMBA_NUM_THREADS
+    """How many threads Numba takes."""
+    return numba.get_num_threads() if _begun() else numba.config.NUMBA_NUM_THREADS
 
 
 _PACKAGE = pathlib.Path(__file__).parent
@@ -134,12 +122,10 @@ def sources(path: pathlib.Path) -> set[pathlib.Path]:
     """The files that kernels of a module's file can be compiled from: the cells, this
     file, the module with its package's folder, and the rooms that it may call.
     """
-    paths = {_PACKAGE / "cells.py", _PACKAGE / "kernels.py"}
-    if path in paths:
-        return paths
-    rooms = [path.parent] if path.parent in _ROOMS[:2] else [path.parent, *_ROOMS]
+    rooms = [path.parent, *([] if path.parent in _ROOMS[:2] else _ROOMS)]
     folders = [room for room in rooms if (room / "__init__.py").exists()]
-    return paths | {path, *(p for folder in folders for p in folder.glob("*.py"))}
+    paths = {path, _PACKAGE / "cells.py", _PACKAGE / "kernels.py"}
+    return paths.union(*(folder.glob("*.py") for folder in folders))
 
 
 @cache
@@ -147,8 +133,8 @@ def digest(*modules: str) -> str:
     """Hashes of which files modules are, and of their sources; or ANEW."""
     try:
         files = [pathlib.Path(vars(sys.modules[name])["__file__"]) for name in modules]
-        paths = sorted(set().union(*map(sources, files)))
-        texts = b"".join(path.read_bytes() for path in paths)
+        paths = set().union(*map(sources, files))
+        texts = b"".join(path.read_bytes() for path in sorted(paths))
     except (KeyError, TypeError, OSError):  # a notebook's, or without sources
         return ANEW
     which = hashlib.sha256(repr(files).encode()).hexdigest()[:4]
@@ -189,8 +175,7 @@ def part(function: Callable, **options: Any) -> Any:
     """Compile a function as part of what calls it, when that is compiled. options: of
     `njit`; `_nrt=True` for one that allocates.
     """
-    alone = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    dispatcher = njit(function, **PLAIN | alone | options)
+    dispatcher = njit(function, **PLAIN | ALONE | options)
     typed = dispatcher.get_call_template
 
     def once(args, kws):
@@ -213,10 +198,10 @@ def native(function, label, signature=None, origins=(), names=None):
     is the result. origins: as of `fill`.
     """
     kinds = signature or numba.int64(*[numba.int64] * function.__code__.co_argcount)
-    signature = kinds.args, kinds.return_type
+    types = kinds.args, kinds.return_type
     new = fill([function], names or {}, label, origins=origins)[function.__name__]
     # `numba.cfunc` would compile at once.
-    dispatcher = cached(lambda: lambda f: CFunc(f, signature, {}, {**PLAIN}), new)
+    dispatcher = cached(lambda: lambda f: CFunc(f, types, {}, {**PLAIN}), new)
     dispatcher.compile()
     _kept.append(dispatcher)
     return dispatcher.address

@@ -1,32 +1,17 @@
-"""What compiled code leaves behind: its cache on disk, and what it tells who waits for
-it.
-"""
+"""What compiled code leaves behind: its cache on disk, and what is said of it."""
 
-import io
 import os
-import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import threading
-from dataclasses import replace
-from functools import cache
-from types import SimpleNamespace
 
 import numba
-import numpy as np
 import pytest
-from test_rooms import GRAPH, MODULES, ROOT
+from test_rooms import GRAPH, ROOT, room
 
-import lstm_kernels as lk
-from lstm_kernels import kernels, notes
-from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import micro_kernels
-from lstm_kernels.cpu.micro_kernels import MicroKernels
-from lstm_kernels.versions.numba_fused import NumbaFused
-
-# --- free names
+from lstm_kernels import kernels
 
 weight = None
 
@@ -53,63 +38,17 @@ def test_a_part_is_compiled_once_for_numbers_of_the_source_and_others():
     part = space["weighted"]
     assert numba.njit(lambda x: part(0) + part(1) + part(x))(2) == 9
     assert len(part.signatures) == 1
-    assert numba.njit(space["twice"].py_func)(2.0) == 12
 
 
-# --- what is told
+def test_code_is_compiled_on_a_thread_to_which_no_signal_comes():
+    """An exception of a handler would leave the compiler half changed."""
 
+    class Dispatcher:
+        def compile(self, *types):
+            return threading.current_thread()
 
-@pytest.fixture
-def told(monkeypatch):
-    """A process that has told nothing yet: change(stream, shell) puts another standard
-    error there, and IPython's shell.
-    """
-    monkeypatch.delenv("LSTM_KERNELS_QUIET", raising=False)
-
-    def change(stream, shell=None):
-        modules = {"IPython": SimpleNamespace(get_ipython=lambda: shell)}
-        system = SimpleNamespace(stderr=stream, modules=modules)
-        monkeypatch.setattr(notes, "_told", set())
-        monkeypatch.setattr(notes, "sys", system)
-
-    here = SimpleNamespace(change=change, stream=io.StringIO())
-    here.lines = lambda: here.stream.getvalue().splitlines()
-    change(here.stream)
-    return here
-
-
-def compile_for(seconds):
-    kernels._spent = 0.0
-    for _ in range(3):
-        kernels.report_compiling(seconds / 3, "some/folder")
-
-
-def test_a_terminal_or_a_notebook_is_told_once_of_long_compiling(told, monkeypatch):
-    shown = []
-    display = SimpleNamespace(publish=lambda data: shown.append(data["text/plain"]))
-    compile_for(9)
-    assert told.lines() == []  # a file or a pipe
-    told.stream.isatty = lambda: True
-    compile_for(0.9)
-    assert told.lines() == []
-    compile_for(9)
-    (line,) = told.lines()
-    assert line.startswith("lstm_kernels: compiling for this machine")
-    assert "some/folder" in line
-    for quiet in (False, True):
-        told.change(told.stream, SimpleNamespace(kernel=object(), display_pub=display))
-        if quiet:
-            monkeypatch.setenv("LSTM_KERNELS_QUIET", "1")
-        compile_for(9)
-        assert shown == told.lines() == [line]  # a notebook shows stderr in red
-
-
-@pytest.mark.parametrize("stream", [None, object()])
-@pytest.mark.parametrize("shell", [None, SimpleNamespace(kernel=1, display_pub=None)])
-def test_telling_fails_no_call(told, stream, shell):
-    told.change(stream, shell)
-    compile_for(9)
-    notes.note("what", "it went wrong")
+    dispatcher = kernels.cached(lambda: lambda function: Dispatcher(), twice)
+    assert dispatcher.compile(numba.int64) is not threading.main_thread()
 
 
 # --- the cache is a help
@@ -120,8 +59,8 @@ def plus_one(x):
 
 
 @pytest.fixture
-def kept(monkeypatch, tmp_path):
-    """A function that compiles `plus_one` as another start of Python would."""
+def start(monkeypatch, tmp_path):
+    """Makes a function that compiles `plus_one`, as another start of Python would."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
 
     def start():
@@ -135,251 +74,179 @@ def files(folder, suffix="[ic]"):
     return sorted(folder.rglob(f"*.nb{suffix}"))
 
 
-def found(made):
-    """Whether plus_one of another start was in the cache, and is right."""
-    assert made(1) == 2
-    return sum(made.stats.cache_hits.values()) == 1
-
-
-def test_what_is_found_in_the_cache_is_not_compiled(kept):
-    kernels._spent = 0.0
-    assert not found(kept())
-    spent = kernels._spent
-    assert found(kept())
-    assert 0 < spent == kernels._spent
+def compiles(function):
+    """Whether it had to be compiled; what it computes is right."""
+    assert function(1) == 2
+    return not sum(function.stats.cache_hits.values())
 
 
 @pytest.mark.parametrize("suffix", ["i", "c"])
 @pytest.mark.parametrize("damage", [lambda old: old[:99], lambda old: b"cos\nsystem\n"])
-def test_a_damaged_file_is_named_and_replaced(kept, told, tmp_path, damage, suffix):
-    assert not found(kept())
-    before = files(tmp_path)
+def test_a_damaged_file_is_compiled_anew_and_replaced(start, tmp_path, damage, suffix):
+    assert compiles(start())
+    assert not compiles(start())
     (path,) = files(tmp_path, suffix)
     path.write_bytes(damage(path.read_bytes()))
-    assert not found(kept())
-    (line,) = told.lines()
-    assert str(path).partition(".nb")[0].removesuffix(".1") in line
-    assert files(tmp_path) == before
-    assert found(kept())
-
-
-@pytest.mark.parametrize("label", ["trial", "trial.of[2]"])
-def test_code_of_other_sources_goes_when_new_is_kept(tmp_path, monkeypatch, label):
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
-    read, edits = pathlib.Path.read_bytes, [b"1", b"2", b"3"]
-
-    def edited(path):
-        return read(path) + edits[-1]
-
-    def keep(name=label, origins=()):
-        """The files that a function compiled by these sources has, all together."""
-        kernels.digest.cache_clear()
-        before = {*files(tmp_path)}
-        new = kernels.fill([plus_one], {}, name, origins=origins)["plus_one"]
-        made = kernels.cached(numba.njit, new)
-        assert (made(1), made(1.5)) == (2, 2.5)
-        return {*files(tmp_path)} - before
-
-    monkeypatch.setattr(pathlib.Path, "read_bytes", edited)
-    # Of another label, and of one that is called by other modules: two functions.
-    others = keep(f"{label}_2") | keep(origins=["lstm_kernels.data"])
-    old = keep()
-    (of_old, *_) = sorted(old)
-    for name in (
-        of_old.name.replace(f".py{sys.version_info[0]}", ".py9"),  # another Python's
-        of_old.name.replace("-", "-of-me-"),
-        f"{of_old.name}.tmp.0123456789abcdef",  # which somebody is writing
-    ):
-        (of_old.parent / name).touch()
-        others.add(of_old.parent / name)
-    opened = open(of_old, "rb")  # noqa: SIM115
-    edits.pop()
-    new = keep()
-    assert len(new) == len(old) == 3  # an index, two signatures
-    assert {p for p in others | old | new if p.exists()} == others | new
-    assert {*files(tmp_path)} <= others | new
-    assert opened.read()
-    opened.close()
-    edits.pop()
-    kernels.digest.cache_clear()
+    assert compiles(start())
+    compiles(start())  # where the index was damaged, it is kept from now on
+    assert not compiles(start())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX limits")
-def test_a_disk_that_takes_no_more_stops_nothing(kept, told, tmp_path):
-    """The index is written before the data: if these cannot be, old data of its name
-    must not be found by it.
+def test_a_disk_that_takes_no_more_stops_nothing(start, tmp_path):
+    """The index is written before the data: if these cannot be, it must not lead to old
+    data, of other types.
     """
     import resource
 
-    assert not found(kept())
+    assert compiles(start())
     files(tmp_path, "i")[0].unlink()
-    made, limit = kept(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    function, limit = start(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
     try:
-        assert (made(1.5), made(1)) == (2.5, 2)  # two signatures, one line
+        assert (function(1.5), function(1)) == (2.5, 2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    (line,) = told.lines()
-    assert made._cache.cache_path in line
-    assert "NUMBA_CACHE_DIR" in line
-    assert not files(tmp_path)
-    assert kept()(1.5) == 2.5
+    assert start()(1.5) == 2.5
 
 
-class Threads(numba.core.event.Listener):
-    """Notes on which threads Numba compiles."""
-
-    def __init__(self):
-        self.found = set()
-
-    def on_start(self, event):
-        self.found.add(threading.current_thread())
-
-    def on_end(self, event):
-        pass
-
-
-def test_without_a_folder_it_is_told_once_and_compiled_on_another_thread(told):
-    """To which no signal comes: an exception of a handler would leave the compiler half
-    changed.
-    """
-    space, heard = {}, Threads()
-    exec("def of_no_file(x):\n    return x + 1", space)
-    with numba.core.event.install_listener("numba:compile", heard):
-        for _ in range(2):
-            assert kernels.cached(numba.njit, space["of_no_file"])(1) == 2
-    assert heard.found
-    assert threading.main_thread() not in heard.found
-    (line,) = told.lines()
-    assert "NUMBA_CACHE_DIR" in line
-
-
-# --- the cache on disk: keys
-
-# What a file with kernels has in its text
-DEFINES = r"^@(part|njit|inlined|i\w+)\b|\b(part|njit|c_function)\(|\(MicroKernels\)"
-WITH_KERNELS = {
-    name
-    for name, path in MODULES.items()
-    if re.search(DEFINES, path.read_text(), re.MULTILINE)
-} - {"lstm_kernels.kernels"}
-OTHERS = {"lstm_kernels.data", "lstm_kernels.params", "lstm_report.plots"}
-
-
-@cache
-def reached(name):
-    """The modules with kernels that one imports, and those that they import."""
-    found = {name, "lstm_kernels.cells", "lstm_kernels.kernels"}
-    for other in GRAPH[name] & WITH_KERNELS:
-        found |= reached(other)
-    return found
-
-
-def test_an_edit_of_what_a_kernel_reaches_changes_its_key():
-    assert len(WITH_KERNELS) > 15
-    alone = pathlib.Path(__file__)
-    assert alone in kernels.sources(alone)
-    assert alone.with_name("conftest.py") not in kernels.sources(alone)
-    for name in WITH_KERNELS:
-        read = kernels.sources(MODULES[name])
-        assert {MODULES[other] for other in reached(name)} <= read, name
-        if name.startswith("lstm_kernels."):
-            assert not {MODULES[other] for other in OTHERS} & read, name
-
-
-def test_a_micro_kernel_has_the_key_of_who_overrides_it_and_of_its_cell(monkeypatch):
-    """As a study of the report does with a micro-kernel, and a reader with a cell."""
-    cell, float32, found = CELLS["lstm"], np.dtype(np.float32), {}
-    theirs = replace(cell, make=lambda *functions: cell.make(*functions))
-    study = type("Study", (MicroKernels,), {"__module__": "a_study"})
-    ours, mine = "lstm_kernels.cpu.micro_kernels", "lstm_kernels.cells"
-
-    def native(function, label, signature, origins, names):
-        found.update(dict.fromkeys(origins))
-
-    monkeypatch.setattr(micro_kernels, "native", native)
-    layout = "lstm_kernels.cpu.packing"
-    for kind, of, modules in (
-        (MicroKernels, cell, {ours, layout, mine}),
-        (study, cell, {ours, layout, mine, "a_study"}),
-        (MicroKernels, theirs, {ours, layout, __name__}),
-    ):
-        micro_kernels._code.cache_clear()
-        for name in kind(of, float32, 3).all():
-            found.clear()
-            micro_kernels.codes(kind(of, float32, 3), name)
-            assert {*found} == modules or not found  # of one that is alike
-    micro_kernels._code.cache_clear()
-
-
-def test_two_epilogues_of_one_module_are_two_codes():
-    class Halved(MicroKernels):
-        factor = 0.5
-
-        def cell_forward(self, m, sums, cells, keep, a, c, c_new, h_new):
-            super().cell_forward(m, sums, cells, keep, a, c, c_new, h_new)
-            for i, v, _ in cells:
-                h_new.store(i, v, h_new.vector(i, v) * m.constant(self.factor))
-
-    class Quartered(Halved):
-        factor = 0.25
-
-    params, x = lk.Params.init(2, 5), np.ones((1, 3, 2), np.float32)
-    want, _ = lk.network("numba-fused", params).forward(x)
-    for kind in (Halved, Quartered):
-        net = type("Net", (NumbaFused,), {"micro_kernels": kind})(params)
-        np.testing.assert_allclose(net.forward(x)[0], kind.factor * want, rtol=1e-6)
-
-
-def python(code, folder, *words):
-    """What a Python prints that runs code in a folder."""
-    environment = os.environ | {"PYTHONPATH": "", "NUMBA_CACHE_DIR": ""}
-    how = {"cwd": folder, "text": True, "timeout": 300, "env": environment}
-    return subprocess.check_output([sys.executable, "-c", code, *words], **how)
-
-
-# A kernel of ranks/, which calls one of cpu/.
-SHARED = """
-from ..cpu.scheduler import serpentine
-def of_one(step):
-    return serpentine(step, 0, 0, 9)
-"""
-# It, and kernels of cpu/ alone.
-COMPILE = """
-from lstm_kernels.cpu import scheduler, thread_pool
-from lstm_kernels.kernels import native
-from lstm_kernels.ranks import shared
-for kernel in (scheduler.run, thread_pool.run_region, shared.of_one):
-    assert native(kernel, "")
-"""
-KERNELS = {"run", "run_region", "of_one"}
-
-
-def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
-    hidden, package = shutil.ignore_patterns("__pycache__"), tmp_path / "lstm_kernels"
-    shutil.copytree(ROOT / "lstm_kernels", package, ignore=hidden)
-    (package / "ranks" / "shared.py").write_text(SHARED)
-    before = {}
-    for edited, anew in (
-        ("data.py", KERNELS),
-        ("data.py", set()),
-        ("cpu/net.py", KERNELS),
-        ("ranks/shared.py", {"of_one"}),  # which no kernel of cpu/ calls
-    ):
-        with open(package / edited, "a") as file:
-            file.write("# an edit\n")
-        python(COMPILE, tmp_path)
-        now = {p.name: p.stat().st_mtime_ns for p in files(tmp_path, "c")}
-        new = [name for name in now if now[name] != before.get(name)]
-        assert {o for o in KERNELS for n in new if f".{o}_" in n} == anew, edited
-        assert len(new) == len(anew), edited
-        assert len(now) == len(KERNELS), "old code is kept"
-        before = now
-
-
-def test_what_a_notebook_defines_is_compiled_anew(kept, tmp_path):
+def test_what_a_notebook_defines_is_compiled_anew(start, tmp_path):
     there = {"__name__": "a_notebook"}
     exec("def cell(x):\n    return x + 1", there)
     new = kernels.fill([weighted], {"weight": 3, "cell": there["cell"]}, "notebook")
     assert kernels.cached(numba.njit, new["weighted"])(2) == 6
     assert not files(tmp_path)
+
+
+# A function of a file, which is kept, and two of none, which cannot be.
+SAYS = """
+import numba
+from lstm_kernels.kernels import cached
+from test_kernels import plus_one
+space = {}
+exec("def other(x):\\n    return x + 1", space)
+for function in (plus_one, space["other"], space["other"]):
+    assert cached(numba.njit, function)(1) == 2
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no terminal to be had")
+@pytest.mark.parametrize(
+    ("terminal", "quiet", "words"),
+    [
+        (True, {}, ["compiling for this machine", "NUMBA_CACHE_DIR"]),
+        (False, {}, ["NUMBA_CACHE_DIR"]),
+        (True, {"LSTM_KERNELS_QUIET": "1"}, []),
+    ],
+)
+def test_what_takes_long_is_said_once_to_who_waits(tmp_path, terminal, quiet, words):
+    reader, writer = os.openpty() if terminal else os.pipe()
+    paths = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "NUMBA_CACHE_DIR": str(tmp_path)}
+    kept = {k: v for k, v in os.environ.items() if k != "LSTM_KERNELS_QUIET"}
+    line = [sys.executable, "-W", "ignore", "-c", SAYS]
+    subprocess.run(
+        line, check=True, timeout=300, stderr=writer, env=kept | paths | quiet
+    )
+    os.write(writer, b"end")  # else reading nothing would wait
+    text = ""
+    while not text.endswith("end"):
+        text += os.read(reader, 10_000).decode()
+    lines = text.splitlines()[:-1]
+    os.close(reader)
+    os.close(writer)
+    assert len(lines) == len(words)
+    for line, word in zip(lines, words, strict=True):
+        assert line.startswith("lstm_kernels: ")
+        assert word in line
+
+
+# --- code of edited sources is not used
+
+
+def test_cpu_and_gpu_call_no_kernel_outside():
+    """So the key of their code is of their own folder's sources, and the cells."""
+    for name, imported in GRAPH.items():
+        if name.startswith(("lstm_kernels.cpu", "lstm_kernels.gpu")):
+            assert {room(other) for other in imported} <= {room(name), "lstm_kernels"}
+    defines = r"^@(part|njit|inlined)|= (part|njit)\(|cached\(njit"
+    for path in (ROOT / "lstm_kernels").glob("*.py"):
+        is_help = path.name == "kernels.py"
+        assert is_help or not re.search(defines, path.read_text(), re.MULTILINE), path
+
+
+# A kernel of ranks/, which calls one of cpu/; a cell and an epilogue from outside.
+OUTSIDE = {
+    "lstm_kernels/ranks/shared.py": """
+from ..cpu.scheduler import serpentine
+def of_one(step):
+    return serpentine(step, 0, 0, 9)
+""",
+    "a_cell.py": """
+from dataclasses import replace
+from lstm_kernels.cells import CELLS
+CELL = replace(CELLS["rnn"], make=lambda *functions: CELLS["rnn"].make(*functions))
+""",
+    "a_study.py": """
+from lstm_kernels.cpu.micro_kernels import MicroKernels
+class Study(MicroKernels):
+    pass
+class Other(Study):
+    pass
+""",
+}
+# These, and kernels of cpu/ alone.
+COMPILE = """
+import numpy as np
+from a_cell import CELL
+from a_study import Other, Study
+from lstm_kernels.cpu import scheduler, thread_pool
+from lstm_kernels.cpu.micro_kernels import MicroKernels, codes
+from lstm_kernels.kernels import native
+from lstm_kernels.ranks import shared
+for kernel in (scheduler.run, thread_pool.run_region, shared.of_one):
+    assert native(kernel, "")
+for kind in (MicroKernels, Study, Other):
+    assert codes(kind(CELL, np.dtype(np.float32), 3), "forward")
+"""
+STUDIES = {"_Study_", "_Other_"}
+OF_CPU = {".run__", ".run_region_", "_MicroKernels_"} | STUDIES
+EVERY = OF_CPU | {".of_one_"}
+EDITS = (
+    ("lstm_kernels/data.py", EVERY),  # nothing is kept yet
+    ("lstm_kernels/data.py", set()),  # of which no kernel is compiled
+    ("lstm_kernels/cpu/net.py", EVERY),
+    # Which no kernel of cpu/ calls, but what comes from outside may.
+    ("lstm_kernels/ranks/shared.py", EVERY - {".run__", ".run_region_"}),
+    ("a_cell.py", {"_MicroKernels_"} | STUDIES),
+    ("a_study.py", STUDIES),
+)
+
+
+def test_machine_code_of_an_edited_source_is_not_used_again(tmp_path):
+    """And goes, with what lies beside it untouched."""
+    hidden = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "lstm_kernels", tmp_path / "lstm_kernels", ignore=hidden)
+    for path, text in OUTSIDE.items():
+        (tmp_path / path).write_text(text)
+    environment = os.environ | {"PYTHONPATH": "", "NUMBA_CACHE_DIR": ""}
+    line = [sys.executable, "-c", COMPILE]
+    before, others = {}, []
+    for edited, anew in EDITS:
+        with open(tmp_path / edited, "a") as file:
+            file.write("# an edit\n")
+        subprocess.run(line, check=True, timeout=300, cwd=tmp_path, env=environment)
+        now = {p: p.stat().st_mtime_ns for p in files(tmp_path, "c") if p not in others}
+        new = [path for path in now if now[path] != before.get(path)]
+        for paths, names in ((new, anew), (now, EVERY)):
+            kept = [name for path in paths for name in EVERY if name in path.name]
+            assert sorted(kept) == sorted(names), edited
+            assert len(paths) == len(names)
+        before = now
+        if not others:  # of another Python, and what somebody is writing
+            (one, *_) = now
+            python = f".py{sys.version_info[0]}"
+            others = [one.with_name(one.name.replace(python, ".py9"))]
+            others.append(one.with_name(f"{one.name}.tmp.0123456789abcdef"))
+            for path in others:
+                path.touch()
+    assert all(path.exists() for path in others)

@@ -39,8 +39,7 @@ NOTEBOOKS = report.sources()
 
 
 def test_execute_runs_in_the_notebooks_folder_and_stores_what_a_reader_sees(tmp_path):
-    loud = "import os\nfrom lstm_kernels.kernels import report_compiling\n"
-    loud += "report_compiling(9, 'x')"
+    loud = "import os\nfrom lstm_kernels.notes import note\nnote('x', 'it is loud')"
     last = f"print(PRESET, {f'{ROOT}/data'!r})\n"
     last += "print('in', os.getcwd().endswith('notebooks'))"
     folded = code(loud, tags=["hide-input"])

@@ -27,9 +27,6 @@ MOST_PANELS = 16
 # Operations worth a second thread: half of them take some 80 us, about the price of
 # waking it.
 LEAST_WORK = 16_000_000
-# Of the names of OpenBLAS's functions, by who built it
-AFFIXES = [(prefix, end) for prefix in ("", "scipy_") for end in ("", "64_", "_64")]
-
 
 _computing: Any = threading.RLock()
 at_fork(hold=_computing)  # OpenBLAS forgets its number of threads at a fork
@@ -41,10 +38,8 @@ def single_threaded() -> Iterator[None]:
     the standard: round to nearest, keep subnormal numbers. One Python thread at a time
     is inside: BLAS has one number of threads for all of them.
 
-    At its end the number is what it was, or what others have set meanwhile, and the
-    thread computes as before. What others set meanwhile holds until the next product of
-    `product`; what they do in the middle of one may change its bits. And a limit of
-    theirs that begins inside and ends after has found a 1, and leaves that.
+    At its end the number is what it was, or what others have set meanwhile, which holds
+    inside until the next `product`; and the thread computes as before.
     """
     nested = _computing._is_owned()
     with _computing:
@@ -62,57 +57,42 @@ def single_threaded() -> Iterator[None]:
             try:
                 put(mode)
             finally:
-                for library in _libraries():
-                    library.give_back()
+                _give_back()
 
 
-class _Library:
-    """A BLAS library and the number of its threads, which is the process's. `others`:
-    the number that is not ours, while one of ours is set.
-    """
-
-    def __init__(self, controller):
-        self.others = None
-        self.number = controller.get_num_threads
-        self.set_number = controller.set_num_threads
-        # Is the number one of each thread?
-        self.by_thread = getattr(controller, "threading_layer", None) == "openmp"
-        # OpenBLAS's own functions: those of threadpoolctl take five times as long, and
-        # change nothing while another Python thread has a limit.
-        own, library = "{}openblas_{}_num_threads{}", controller.dynlib
-        for prefix, end in () if self.by_thread else AFFIXES:
-            if hasattr(library, own.format(prefix, "get", end)):
-                self.number = getattr(library, own.format(prefix, "get", end))
-                self.set_number = getattr(library, own.format(prefix, "set", end))
-
-    def keep_alone(self):
-        now = self.number()
-        if now not in (1, None):
-            self.others = now
-            self.set_number(1)
-
-    def give_back(self):
-        if self.others is not None:
-            if self.number() == 1:  # else it is others' again
-                self.set_number(self.others)
-            self.others = None
+_others: dict[Any, int] = {}  # numbers that are not ours, while a 1 of ours is set
 
 
 @cache
 def _libraries():
-    libraries = ThreadpoolController().select(user_api="blas")
-    return [_Library(controller) for controller in libraries.lib_controllers]
+    return ThreadpoolController().select(user_api="blas").lib_controllers
+
+
+def _set_number(library, number):
+    # The public function does nothing while another Python thread has a limit.
+    set_number = getattr(library, "_real_set_num_threads", library.set_num_threads)
+    set_number(number)
 
 
 def _keep_alone():
     for library in _libraries():
-        library.keep_alone()
+        number = library.get_num_threads()
+        if number not in (1, None):
+            _others[library] = number
+            _set_number(library, 1)
+
+
+def _give_back():
+    for library, number in _others.items():
+        if library.get_num_threads() == 1:  # else it is others' again
+            _set_number(library, number)
+    _others.clear()  # an interrupt before leaves it to the next context
 
 
 @cache
 def _environment():
-    """C's fegetenv and fesetenv, and its standard environment; where C has it in
-    another form, functions that do nothing.
+    """C's fegetenv and fesetenv, and its standard environment; in Windows, functions
+    that do nothing.
     """
     if sys.platform not in ("linux", "darwin"):
         return (nothing := lambda place: None), nothing, None
@@ -121,8 +101,7 @@ def _environment():
     get.argtypes = put.argtypes = [ctypes.c_void_p]
     if sys.platform == "linux":
         return get, put, -1  # FE_DFL_ENV
-    standard = ctypes.c_byte.in_dll(library, "_FE_DFL_ENV")
-    return get, put, ctypes.addressof(standard)
+    return get, put, ctypes.addressof(ctypes.c_byte.in_dll(library, "_FE_DFL_ENV"))
 
 
 @lru_cache(maxsize=1024)
@@ -151,11 +130,8 @@ def product(a: np.ndarray, b: np.ndarray, threads: int) -> np.ndarray:
     if len(cuts) == 1:
         return a @ b
     out = np.empty((a.shape[0], b.shape[1]), np.result_type(a, b))
-    panel = [
-        partial(np.matmul, a[rows], b[:, columns], out[rows, columns])
-        for rows, columns in cuts
-    ]
-    at_once(panel, threads)
+    matmul, pieces = np.matmul, ((a[m], b[:, n], out[m, n]) for m, n in cuts)
+    at_once([partial(matmul, *piece) for piece in pieces], threads)
     return out
 
 
@@ -164,10 +140,6 @@ def at_once(jobs: Sequence[Callable[[], object]], threads: int) -> None:
     them, each the next in the list that nobody has begun: one may wait for another
     before it.
     """
-    if min(threads, len(jobs)) == 1:
-        for job in jobs:
-            job()
-        return
     left = iter(jobs)  # shared: a thread that is held up takes fewer
 
     def work():
@@ -193,5 +165,5 @@ def _begin():
     then, inside `single_threaded`.
     """
     for library in _libraries():
-        if library.by_thread:
-            library.set_number(1)
+        if getattr(library, "threading_layer", None) == "openmp":  # a number of its own
+            _set_number(library, 1)

@@ -121,7 +121,7 @@ def test_blas_has_one_thread_inside_and_what_others_say_after(meanwhile):
     """Numbers of threads at the begin of a context on another thread, and after a
     product; threadpoolctl does nothing where another Python thread has a limit.
     """
-    numbers = [library.number() for library in blas._libraries()]
+    numbers = [library.get_num_threads() for library in blas._libraries()]
     before, found = blas_threads(), []
     ready, go = threading.Event(), threading.Event()
 
@@ -137,7 +137,7 @@ def test_blas_has_one_thread_inside_and_what_others_say_after(meanwhile):
 
     def set_to_three():
         for library in blas._libraries():
-            library.set_number(3)
+            blas._set_number(library, 3)
 
     other = threading.Thread(target=work)
     try:
@@ -157,7 +157,7 @@ def test_blas_has_one_thread_inside_and_what_others_say_after(meanwhile):
         assert blas_threads() == ({3} if "set" in meanwhile else before)
     finally:
         for library, number in zip(blas._libraries(), numbers, strict=True):
-            library.set_number(number)
+            blas._set_number(library, number)
 
 
 # Pickles.

@@ -15,20 +15,18 @@ from typing import NamedTuple
 
 from .errors import counted
 
-# Where the groups of cgroup v1 and v2 are mounted, and their files with a quota and its
-# period, in microseconds.
+# Where control groups of version 1 and 2 are mounted, and a group's files with its
+# quota and the period of that, in microseconds.
 V1 = "sys/fs/cgroup/cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")
 V2 = "sys/fs/cgroup", ("cpu.max",)
 
 
 class Bounds(NamedTuple):
-    """What bounds the threads of a process: cores that it may run on, what
-    OMP_NUM_THREADS asks for, CPUs that a quota grants; None: no such bound.
-    """
+    """What bounds the threads of a process; None: no such bound."""
 
-    allowed: int
-    asked: int | None
-    quota: float | None
+    allowed: int  # cores that it may run on
+    asked: int | None  # of OMP_NUM_THREADS
+    quota: float | None  # CPUs
 
     @property
     def threads(self) -> int:
@@ -36,8 +34,7 @@ class Bounds(NamedTuple):
         # Rounded down: threads that want more time than the quota grants use it up
         # early, and all of them stand still for the rest of the period (two threads on
         # one CPU: pauses of 54 ms).
-        granted = self.allowed if self.quota is None else max(1, int(self.quota))
-        return min(self.allowed, self.asked or self.allowed, granted)
+        return max(1, int(min(bound for bound in self if bound)))
 
     def __str__(self) -> str:
         quota = f"a quota of {self.quota:.3g} CPUs" if self.quota else "no CPU quota"
@@ -71,8 +68,8 @@ def asked(text: str) -> int | None:
     """What OMP_NUM_THREADS asks for, its first number as for OpenMP, which takes the
     others inside its threads; None where it is not a number of threads.
     """
-    first = re.match(r"\s*(\d+)\s*(,|$)", text, re.A)
-    return int(first[1]) or None if first else None
+    first = text.partition(",")[0].strip()
+    return int(first) or None if first.isdecimal() else None
 
 
 @cache  # read once: it takes 0.1 ms, and a quota seldom changes while a process runs
@@ -81,17 +78,16 @@ def quota(root: str | os.PathLike = "/") -> float | None:
     in CPUs; None without one. root: the folder with proc/ and sys/.
     """
     quotas = []
-    # Lines as `4:cpu,cpuacct:/docker/1f2e`, of v2 as `0::/docker/1f2e`
-    lines = _text(Path(root, "proc/self/cgroup"))
-    for names, group in re.findall(r"^\d+:(.*?):/(.*)$", lines, re.MULTILINE):
+    # Lines as `0::/docker/1f2e` of v2, and of v1 as `4:cpu,cpuacct:/docker/1f2e`
+    for line in _text(Path(root, "proc/self/cgroup")).splitlines():
+        _, names, group = line.split(":", 2)
         if names and "cpu" not in names.split(","):
             continue
         mount, files = V1 if names else V2
         # In a container, which sees only the top, the group may be the host's.
-        for folder in (PurePosixPath(group), *PurePosixPath(group).parents):
+        for folder in (PurePosixPath(group[1:]), *PurePosixPath(group[1:]).parents):
             text = " ".join(_text(Path(root, mount, folder, file)) for file in files)
-            number = re.match(r"([1-9]\d*)\s+([1-9]\d*)\s*$", text)  # or `max`, -1
-            if number:
+            if number := re.match(r"([1-9]\d*)\s+([1-9]\d*)", text):  # not `max`, -1
                 quotas.append(int(number[1]) / int(number[2]))
     return min(quotas, default=None)
 

@@ -15,14 +15,13 @@ ended in a list, and a lock only wakes who waits.
 
 import _thread
 import threading
+from functools import partial
 from types import BuiltinFunctionType
 
-from . import forks
 
-
-def undisturbed(call):
-    """call(), to its end even if a signal raises meanwhile; its result."""
-    return interruptible(call, [0])
+def undisturbed(call, *arguments):
+    """call(*arguments), to its end even if a signal raises meanwhile; its result."""
+    return interruptible(partial(call, *arguments), [0])
 
 
 def interruptible(call, stop, drain=lambda: None, threads=_thread):
@@ -34,7 +33,7 @@ def interruptible(call, stop, drain=lambda: None, threads=_thread):
     main = threading.get_ident() == threading.main_thread().ident
     if not main or not isinstance(_thread.start_new_thread, BuiltinFunctionType):
         return call()
-    process, runner, ended, woken = forks.process, {}, [], threads.allocate_lock()
+    runner, ended, woken = {}, [], threads.allocate_lock()
     woken.acquire()
 
     def work():
@@ -58,10 +57,6 @@ def interruptible(call, stop, drain=lambda: None, threads=_thread):
             return call()
         while not ended:
             woken.acquire(timeout=1)
-            if forks.process != process:  # a handler forked: the thread is the parent's
-                raise ChildProcessError(
-                    "a call that was forked in the middle ends in its parent"
-                )
     except BaseException:
         stop[0] = 1
         waits = True
@@ -70,7 +65,7 @@ def interruptible(call, stop, drain=lambda: None, threads=_thread):
                 while waits:
                     woken.acquire(timeout=0 if ended else 1)
                     left = runner.setdefault("is", "caller") == "caller"
-                    waits = not (ended or left or forks.process != process)
+                    waits = not (ended or left)
             except BaseException:  # the first one is on its way already
                 continue
         raise

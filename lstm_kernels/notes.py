@@ -33,7 +33,5 @@ def is_watched() -> bool:
 
 def _notebook():
     """IPython's shell of the notebook that runs this, or None."""
-    with suppress(Exception):
-        shell = sys.modules["IPython"].get_ipython()
-        return shell if hasattr(shell, "kernel") else None
-    return None
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell if hasattr(shell, "kernel") else None

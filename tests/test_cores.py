@@ -1,7 +1,6 @@
 """The default number of threads: affinity, OMP_NUM_THREADS and CPU quotas."""
 
 import os
-import re
 
 import numba
 import pytest
@@ -13,66 +12,58 @@ from lstm_kernels.cores import Bounds
 @pytest.mark.parametrize(
     ("bounds", "said"),
     [
-        ((8, None, None), "8 threads: 8 cores this process may use, no CPU quota"),
-        ((8, None, 3.0), "3 threads: 8 cores this process may use, a quota of 3 CPUs"),
-        ((8, None, 1.99), "1 thread: .*, a quota of 1.99 CPUs"),
-        ((8, None, 0.5), "1 thread: .*, a quota of 0.5 CPUs"),
-        ((8, None, 16.0), "8 threads: .*, a quota of 16 CPUs"),
-        ((8, 3, None), "3 threads: .*, no CPU quota, OMP_NUM_THREADS is 3"),
-        ((8, 50, 2.5), "2 threads: .* of 2.5 CPUs, OMP_NUM_THREADS is 50"),
-        ((1, None, None), "1 thread: 1 core this"),
+        ((1, None, None), "1 thread: 1 core this process may use, no CPU quota"),
+        ((8, None, 1.99), "1 thread: 8 cores this process may use, a quota of 1.99 "),
+        ((8, None, 0.5), "1 thread: 8 cores this process may use, a quota of 0.5 CPUs"),
+        ((8, 3, None), "3 threads: 8 cores this process may use, no CPU quota, OMP_N"),
+        ((8, 50, 2.5), "2 threads: 8 cores this process may use, a quota of 2.5 CPUs"),
+        ((8, 50, 16.0), "8 threads: 8 cores this process may use, a quota of 16 CPUs"),
     ],
 )
 def test_the_least_bound_counts(bounds, said):
     assert Bounds(*bounds).threads == int(said.split()[0])
-    assert re.match(said, str(Bounds(*bounds)))
+    assert str(Bounds(*bounds)).startswith(said)
 
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("1", 1), (" 3 ", 3), ("4,2", 4), ("2 , 1", 2), ("007", 7), ("50", 50)]
-    + [(text, None) for text in ("", "0", "-3", "banana", "2x", "1.5", ",3", "٣")],
+    [("1", 1), (" 3 ", 3), ("4,2", 4), ("50", 50)]
+    + [(text, None) for text in ("", "0", "-3", "banana", "1.5", ",3")],
 )
 def test_what_omp_num_threads_asks_for(text, count):
     assert cores.asked(text) == count
 
 
-GROUP = "4:cpu,cpuacct:/own\n5:memory:/other"
 V1 = ["cpu/own/cpu.cfs_quota_us", "cpu/own/cpu.cfs_period_us"]
 TOP = ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]
-V2 = ["cpu.max"]
-NESTED = ["cpu.max", "a/cpu.max", "a/b/cpu.max"]
+NESTED = ["cpu.max", "a/cpu.max", "a/b/cpu.max", "z/cpu.max"]
+LEAST = ["700000 100000", "300000 100000", "max 100000", "100000 100000"]
 
 
 @pytest.mark.parametrize(
     ("groups", "files", "texts", "want"),
     [
-        (GROUP, V1, ["150000", "100000"], 1.5),
-        (GROUP, V1, ["-1", "100000"], None),
-        (GROUP, TOP, ["250000", "100000"], 2.5),  # a container sees the top alone
+        ("4:cpu,cpuacct:/own\n5:memory:/other", V1, ["150000", "100000"], 1.5),
+        ("4:cpu,cpuacct:/own", V1, ["-1", "100000"], None),
+        ("4:cpu:/hosts", TOP, ["250000", "100000"], 2.5),  # a container sees the top
         ("4:cpuset:/own", V1, ["150000", "100000"], None),
-        (f"{GROUP}\n0::/", V1 + V2, ["300000", "100000", "500000 100000"], 3),
-        ("0::/", V2, ["50000 100000"], 0.5),
-        ("0::/pod/7/job", V2, ["150000 100000"], 1.5),
-        ("0::/../outside", V2, ["400000 100000"], 4),
-        ("0::/a/b", NESTED, ["700000 100000", "30000 10000", "max 100000"], 3),
-        ("0::/a", ["cpu.max", "z/cpu.max"], ["max 100000", "100000 100000"], None),
-        *(("0::/", V2, [text], None) for text in ("max 100000", "", "100000", "x y")),
-        *(("0::/", V2, [text], None) for text in ("0 100000", "3 0", "max")),
-        *((text, [], [], None) for text in ("", "0::", "nonsense", GROUP)),
+        ("0::/a/b", NESTED, LEAST, 3),
+        ("0::/../outside", ["cpu.max"], ["400000 100000"], 4),
+        ("0::/", ["cpu.max"], ["max 100000"], None),
+        ("", [], [], None),  # no Linux
     ],
 )
 def test_the_least_quota_of_all_groups_counts(tmp_path, groups, files, texts, want):
-    made = {f"sys/fs/cgroup/{p}": text for p, text in zip(files, texts, strict=True)}
-    for path, text in {"proc/self/cgroup": groups, **made}.items():
+    paths = [f"sys/fs/cgroup/{file}" for file in files]
+    pairs = zip(["proc/self/cgroup", *paths], [groups, *texts], strict=True)
+    for path, text in pairs:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text + "\n")
+        (tmp_path / path).write_text(text)
     assert cores.quota(tmp_path) == want
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="pins no process")
 def test_affinity_bounds_the_threads():
-    if not hasattr(os, "sched_setaffinity"):
-        pytest.skip("this system pins no process")
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
@@ -88,8 +79,11 @@ def test_networks_take_as_many_threads_as_omp_num_threads_says(monkeypatch, vers
     params, most = Params.init(1, 2), min(2, numba.config.NUMBA_NUM_THREADS)
     assert network(version, params)._threads == 1
     assert network(version, params, threads=most)._threads == most
+
+
+def test_numbas_own_number_is_afterwards_what_it_was():
     before = numba.get_num_threads()
-    for threads, want in (None, 1), (before, before):  # asked for by hand
-        with network("numba-sample", params, threads=threads)._guard():
-            assert numba.get_num_threads() == want
+    net = network("numba-sample", Params.init(1, 2), threads=1)
+    with net._guard():
+        assert numba.get_num_threads() == 1
     assert numba.get_num_threads() == before

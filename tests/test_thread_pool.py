@@ -2,18 +2,17 @@
 thread may read is kept.
 """
 
+import gc
 import os
 import subprocess
 import sys
-import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import example
 
-import lstm_kernels as lk
 from lstm_kernels.cpu import thread_pool
 from lstm_kernels.cpu.atomics import atomic_add, atomic_exchange, load_acquire
 from lstm_kernels.cpu.intrinsics import pause, words_at
@@ -51,7 +50,15 @@ def loiter(p, first, last, address):
     return last
 
 
-def counted(pool, workers, generation=1):
+@pytest.fixture
+def pool():
+    pool = ThreadPool()
+    yield pool
+    pool.drain()
+    pool.shut_down()
+
+
+def each_once(pool, workers, generation=1):
     """Whether a region of so many workers did each task once."""
     words = np.zeros(2 * LINE + TASKS, np.int64)
     code = native(count_tasks, "test")
@@ -60,69 +67,52 @@ def counted(pool, workers, generation=1):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
-def test_every_region_is_done_when_it_ends(workers):
-    pool = ThreadPool()
-    for generation in range(1, 201):
-        assert counted(pool, workers, generation)
-    pool.drain()
-    pool.shut_down()
+def test_every_region_is_done_when_it_ends_whoever_else_opens_one(pool, workers):
+    def regions(_):
+        return [each_once(pool, workers, g) for g in range(1, 101)]
+
+    assert all(regions(0))
+    with ThreadPoolExecutor(4) as callers:
+        assert all(map(all, callers.map(regions, range(4))))
 
 
-def test_nobody_waits_for_threads_that_do_not_come():
-    class Alone(ThreadPool):
-        def _start(self, workers):
-            pass
-
-    assert counted(Alone(), 4)
+class Owner:
+    """What the arguments of a region point into."""
 
 
-def test_what_a_late_thread_may_read_is_kept():
-    pool, words = ThreadPool(), np.zeros(8, np.int64)
-    pool.run(2, native(loiter, "test"), words.ctypes.data, "owner", 0, 1)
-    assert pool._kept == ["owner"]
-    assert counted(pool, 2)  # the pool works on without it
-    assert len(pool._kept) == 2
-    words[1] = 1
+def test_a_late_thread_is_not_waited_for_and_what_it_may_read_is_kept(pool):
+    owner, words = Owner(), np.zeros(8, np.int64)
+    alive = weakref.ref(owner)
+    pool.run(2, native(loiter, "test"), words.ctypes.data, owner, 0, 1)
+    del owner
+    try:
+        assert each_once(pool, 2)
+        gc.collect()
+        assert alive() is not None
+    finally:
+        words[1] = 1  # it may go
     pool.drain()
     assert words[2] == 1
     for _ in range(1000):
-        assert counted(pool, 2)
-        if not pool._kept:
+        assert each_once(pool, 2)
+        if alive() is None:
             break
-    assert not pool._kept
-    pool.shut_down()
-
-
-def test_callers_at_once_work_alone_and_get_the_same_bits():
-    params, x, _ = example((2, 20, 32, 64, 64))
-    want = lk.network("numba-fused", params).forward(x)[0]
-    ready = threading.Barrier(4)
-
-    def work(_):
-        net = lk.network("numba-fused", params)
-        ready.wait()
-        for _ in range(30):
-            np.testing.assert_array_equal(net.forward(x)[0], want)
-
-    with ThreadPoolExecutor(4) as executor:
-        list(executor.map(work, range(4)))
+    assert alive() is None
 
 
 @pytest.mark.skipif(
     not thread_pool.MOVES or len(os.sched_getaffinity(0)) < 2,
     reason="one core to be on",
 )
-def test_a_parked_thread_is_not_woken_on_the_core_of_its_caller():
-    pool = ThreadPool()
-    assert counted(pool, 2)
+def test_a_parked_thread_is_not_woken_on_the_core_of_its_caller(pool):
+    assert each_once(pool, 2)
     pool.drain()
-    line = pool._line(1)
-    mine = os.sched_getaffinity(0)
+    line, mine = pool._line(1), os.sched_getaffinity(0)
 
     def allowed_after_waking():
         while not line[thread_pool._PARKED]:
             time.sleep(1e-3)
-        assert counted(pool, 2)
+        assert each_once(pool, 2)
         return os.sched_getaffinity(int(line[thread_pool._NUMBER]))
 
     try:
@@ -135,8 +125,6 @@ def test_a_parked_thread_is_not_woken_on_the_core_of_its_caller():
         assert len(allowed) == len(mine) - 1
     finally:
         os.sched_setaffinity(0, mine)
-    pool.drain()
-    pool.shut_down()
 
 
 def test_a_process_that_ends_in_the_middle_of_work_ends_cleanly():

@@ -1,14 +1,12 @@
-"""A pass of numbers for the scheduler (`cpu/scheduler.py`): what a cell computes shows
-whether all that it needs was there.
+"""A pass of toy cells for the scheduler (`cpu/scheduler.py`), which only count.
 
-A cell (row, step, block, sample) is a hash of its name, of how often it was computed,
-and of the cells that it needs, of all blocks and of its sample: the step before; of the
-row below the same step, or where a stage begins all steps. `Toy.want` says anew what
-they are.
+A cell (row, step, block, sample) looks whether the cells that it needs were computed as
+often as it is from now on. These are cells of all blocks and of its sample: the step
+before; of the row below the same step, or where a stage begins all steps.
 """
 
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -24,60 +22,61 @@ from lstm_kernels.cpu.scheduler import CANCEL
 from lstm_kernels.schedules import Graph, Schedule, Task, by_units, wavefront
 
 ROWS, STEPS, BLOCKS, SAMPLES = SHAPE = 10, 8, 5, 4  # there is room for so many
-CELLS = ROWS * STEPS * BLOCKS * SAMPLES
-FACTOR, NAME = 0x1E3779B97F4A7C15, 7919
 DELAYS = 64
 K = 0  # the stage, which `kernel_of` fills in
 
 
 class Job(NamedTuple):
     control: np.ndarray  # words of the scheduler
-    values: np.ndarray  # (CELLS,): what cells are
-    counts: np.ndarray  # (CELLS,): how often they were computed
+    counts: np.ndarray  # SHAPE: how often cells were computed
     delays: np.ndarray  # (DELAYS,): pauses of some
     # Of each stage its first row, layers, steps, blocks, backward?, changes?
     stages: np.ndarray
-    began: np.ndarray  # items that began; with which one the pass is cancelled
+    # Items that began; with which one the pass is cancelled; cells that were not there
+    words: np.ndarray
 
 
-def cell(row, step, block, sample):
-    """The place of a cell."""
-    return ((row * STEPS + step) * BLOCKS + block) * SAMPLES + sample
+def missing(counts, steps, blocks, s, times):
+    """How many cells of a row were not computed so often."""
+    total = 0
+    for t in steps:
+        for j in range(blocks):
+            total += counts[t, j, s] != times
+    return total
 
 
 def toy(job, number, l, begin, end, start, stop, low, high, first, last):
     """The cells of a box; 1, and none of them, where the pass is cancelled."""
-    stage = job.stages[K]
-    if atomic_add(job.began, 0, 1) + 1 == job.began[1]:
+    row, layers, _, blocks, backward, changes = job.stages[K]
+    if atomic_add(job.words, 0, 1) + 1 == job.words[1]:
         atomic_exchange(job.control, CANCEL, 1)
-    if stage[5] == 0 and load_acquire(job.control, CANCEL):
+    if changes == 0 and load_acquire(job.control, CANCEL):
         return 1
-    below = stage[1] - 1 - l if stage[4] else l  # rows of this stage
-    row = stage[0] + below
+    layer = layers - 1 - l if backward else l
+    row += layer
     for t in range(start, stop):
         for j in range(low, high):
             for s in range(first, last):
-                total = 0
-                for i in range(stage[3]):
-                    if t > 0:
-                        total += job.values[cell(row, t - 1, i, s)]
-                    if below > 0:
-                        total += job.values[cell(row - 1, t, i, s)]
-                if below == 0 and K > 0:
-                    for u in range(job.stages[K - 1, 2]):
-                        for i in range(job.stages[K - 1, 3]):
-                            total += job.values[cell(row - 1, u, i, s)]
-                n = cell(row, t, j, s)
-                for _ in range(job.delays[n % DELAYS]):
+                times, lost = job.counts[row, t, j, s] + 1, 0
+                if t > 0:
+                    lost += missing(job.counts[row], range(t - 1, t), blocks, s, times)
+                below = job.counts[row - 1]
+                if layer > 0:
+                    lost += missing(below, range(t, t + 1), blocks, s, times)
+                elif K > 0:
+                    steps, others = job.stages[K - 1, 2], job.stages[K - 1, 3]
+                    lost += missing(below, range(steps), others, s, times)
+                for _ in range(job.delays[(7 * t + 3 * j + row + s) % DELAYS]):
                     pause()
-                counted = atomic_add(job.counts, n, 1) + 1
-                job.values[n] = total * FACTOR + n * NAME + counted
+                atomic_add(job.words, 2, lost)
+                job.counts[row, t, j, s] = times
     return 0
 
 
 @cache
 def kernel_of(stage):
-    return kernels.fill([cell, toy], {"K": stage}, f"toy{stage}", kernels.part)["toy"]
+    compiled = kernels.fill([missing, toy], {"K": stage}, f"toy{stage}", kernels.part)
+    return compiled["toy"]
 
 
 class Toy:
@@ -86,18 +85,15 @@ class Toy:
     """
 
     def __init__(self, *stages):
-        self.graphs, words, row = [schedule.graph for schedule, _ in stages], [], 0
-        for schedule, changes in stages:
-            graph = schedule.graph
+        self.graphs, rows, row = [schedule.graph for schedule, _ in stages], [], 0
+        for graph, (_, changes) in zip(self.graphs, stages, strict=True):
             sizes = graph.layers, graph.steps, graph.blocks, graph.backward, changes
-            words.append((row, *sizes))
+            rows.append((row, *sizes))
             row += graph.layers
-        self.control = aligned((16,), np.int64)
-        values, counts = np.zeros((2, CELLS), np.int64)
-        self.values, self.counts = values.reshape(SHAPE), counts.reshape(SHAPE)
-        self.delays, self.began = np.zeros(DELAYS, np.int64), aligned((8,), np.int64)
-        words = np.array(words, np.int64)
-        job = Job(self.control, values, counts, self.delays, words, self.began)
+        self.counts, self.delays = np.zeros(SHAPE, np.int64), np.zeros(DELAYS, np.int64)
+        control, self._words = aligned((16,), np.int64), aligned((8,), np.int64)
+        rows = np.array(rows, np.int64)
+        job = Job(control, self.counts, self.delays, rows, self._words)
         self._stages = [
             Stage(kernel_of(k), schedule, changes)
             for k, (schedule, changes) in enumerate(stages)
@@ -105,54 +101,30 @@ class Toy:
         self._arguments = Arguments(job)
         self.renew()
 
-    def renew(self):
-        """Words that count anew, as those of a new workspace."""
-        self.control[CANCEL] = 0
+    def renew(self, cancels_at=0):
+        """Nothing is computed yet; the pass is cancelled when so many items have begun,
+        or never.
+        """
+        self.counts[...] = self._words[...] = 0
+        self._words[1] = cancels_at
+        self._arguments.values.control[CANCEL] = 0
         self.plan = Pass(self._stages, self._arguments, KEEP, timed=True)
 
-    def clear(self, cancels_at=0):
-        """Nothing is computed; the pass is cancelled with the how manieth item, or
-        never.
-        """
-        for array in (self.values, self.counts, self.began):
-            array[...] = 0
-        self.began[1] = cancels_at
-
-    def run(self, passes=1, came=None):
-        """So many passes in one region, to which so many workers come."""
+    def run(self, passes=1, came=6):
+        """So many passes in one region, to which at most so many workers come."""
         _, *rest = self.plan._region
-        self.plan._region = came or self.plan.workers, *rest
+        self.plan._region = min(came, self.plan.workers), *rest
         self.plan.run(passes, self)
-
-    def want(self, passes):
-        """The cells and how often each is computed after so many passes."""
-        values, counts = np.zeros(SHAPE, np.uint64), np.zeros(SHAPE, np.int64)
-        names = np.arange(CELLS, dtype=np.uint64).reshape(SHAPE) * np.uint64(NAME)
-        row, last, factor = 0, None, np.uint64(FACTOR)
-        for graph in self.graphs:
-            box = np.s_[: graph.blocks, : graph.samples]
-            for layer in range(graph.layers):
-                for t in range(graph.steps):
-                    total = np.zeros(graph.samples, np.uint64)
-                    if t > 0:
-                        total += values[row, t - 1][box].sum(axis=0)
-                    if layer > 0:
-                        total += values[row - 1, t][box].sum(axis=0)
-                    elif last is not None:
-                        below = values[row - 1, : last.steps, : last.blocks]
-                        total += below[..., : graph.samples].sum(axis=(0, 1))
-                    made = total * factor + names[row, t][box] + np.uint64(passes)
-                    values[row, t][box] = made
-                    counts[row, t][box] = passes
-                row += 1
-            last = graph
-        return values.view(np.int64), counts
 
     def check(self, passes):
         """Each cell was computed so often, after all that it needs."""
-        values, counts = self.want(passes)
+        counts, row = np.zeros(SHAPE, np.int64), 0
+        for graph in self.graphs:
+            rows = slice(row, row + graph.layers)
+            counts[rows, : graph.steps, : graph.blocks, : graph.samples] = passes
+            row = rows.stop
         np.testing.assert_array_equal(self.counts, counts)
-        np.testing.assert_array_equal(self.values, values)
+        assert self._words[2] == 0
 
 
 def random_cuts(rng, count, most):
@@ -162,24 +134,24 @@ def random_cuts(rng, count, most):
 
 
 def random_schedule(rng, graph, workers=5):
-    """A random wavefront; or boxes of any size on any workers: each layer in chunks,
-    each chunk in unit blocks, which are of workers of their own.
+    """A random wavefront, a partition by units, or boxes of any size on any workers:
+    each layer in chunks, each chunk in unit blocks, which are of workers of their own.
     """
-    if rng.random() < 0.3:
+    kind = rng.random()
+    if kind < 0.3:
         sizes = (int(rng.integers(1, n + 1)) for n in (workers, graph.steps))
         together = int(rng.integers(1, graph.layers + 1))
         return wavefront(graph, *sizes, together=together)
-    if rng.random() < 0.2:
+    if kind < 0.45:
         return by_units(graph, int(rng.integers(1, workers + 1)))
     groups, tasks = random_cuts(rng, graph.samples, 3), []
     parts = int(rng.integers(1, min(3, workers) + 1))  # of a step, at most
     for layer in range(graph.layers):
-        for start, stop in random_cuts(rng, graph.steps, 4):
-            for group in groups:
-                blocks = random_cuts(rng, graph.blocks, parts)
-                some = rng.permutation(workers).tolist()
-                for worker, box in zip(some, blocks, strict=False):
-                    tasks.append(Task(layer, start, stop, worker, box, group))
+        for (start, stop), group in product(random_cuts(rng, graph.steps, 4), groups):
+            owners = rng.permutation(workers).tolist()
+            blocks = random_cuts(rng, graph.blocks, parts)
+            for worker, box in zip(owners, blocks, strict=False):
+                tasks.append(Task(layer, start, stop, worker, box, group))
     return Schedule(graph, tuple(sorted(tasks, key=graph.rank)))
 
 
@@ -187,9 +159,9 @@ def random_toy(rng, workers=6):
     """Up to three stages of rows that share their steps or do not."""
     samples, stages = int(rng.integers(1, SAMPLES + 1)), []
     for _ in range(rng.integers(1, 4)):
-        sizes = (int(rng.integers(1, n + 1)) for n in (3, STEPS))
-        way, blocks = bool(rng.integers(2)), int(rng.integers(1, BLOCKS + 1))
-        graph = Graph(*sizes, way, blocks, samples)
-        some = int(rng.integers(1, workers + 1))
-        stages.append((random_schedule(rng, graph, some), False))
+        layers, steps, blocks, employed = (
+            int(rng.integers(1, most + 1)) for most in (3, STEPS, BLOCKS, workers)
+        )
+        graph = Graph(layers, steps, bool(rng.integers(2)), blocks, samples)
+        stages.append((random_schedule(rng, graph, employed), False))
     return Toy(*stages)

@@ -18,9 +18,11 @@ TESTS ?=    # what the test targets run, as pytest takes it; empty is every test
 # How many tests run at once: most keep one core busy. Tests of one xdist_group never do.
 WORKERS ?= 2
 PYTEST := -m pytest --numprocesses $(WORKERS) --dist loadgroup
-REPORT := $(PY) tools/report.py
 
 NOTEBOOKS := $(sort $(wildcard notebooks/*.ipynb))
+# What the numbers of a page follow from; folders tell of recorded results that are gone.
+READ := $(shell find lstm_kernels lstm_report data -type f -not -path '*/__pycache__/*' 2>/dev/null) \
+	$(shell find data -type d 2>/dev/null)
 CHECKED := $(wildcard lstm_kernels lstm_report tests tools notebooks)
 
 .DEFAULT_GOAL := help
@@ -33,19 +35,23 @@ help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
 
 report: .venv/.stamp    ## execute the notebooks in full; pages to build/site/, claims and changes at the end
-	@$(call build,paper,build/site)
+	@$(call build,paper,$(NOTEBOOKS))
 
-smoke: .venv/.stamp    ## the same on small sizes, to build/smoke/
-	@$(call build,smoke,build/smoke/site)
+smoke: .venv/.stamp    ## the same on small sizes, to build/smoke/site/
+	@$(call build,smoke,$(NOTEBOOKS))
 
-notebook: asked .venv/.stamp    ## execute one notebook and make its page: NB=3, PRESET=smoke for small sizes
-	@$(call build,$(PRESET),$(if $(filter paper,$(PRESET)),build/site,build/smoke/site),--only "$(NB)")
+notebook: chosen .venv/.stamp    ## execute one notebook and make its page: NB=3, PRESET=smoke for small sizes
+	@rm -f $(CHOSEN:notebooks/%=build/$(PRESET)/%)
+	@$(call build,$(PRESET),$(CHOSEN))
 
-.PHONY: asked    # before an environment is made
-asked:
-	@$(if $(NB),,$(error NB: want the number of a notebook, as in make notebook NB=3))
-	$(if $(wildcard $(PY)),,$(new_enough))
-	@$(or $(wildcard $(PY)),$(PYTHON)) tools/chosen.py "$(NB)" "$(PRESET)"
+# L and A are the letters of figures.
+NAME := $(patsubst A,appendix,$(patsubst L,lesson,$(NB)))
+CHOSEN := $(if $(NAME),$(filter $(patsubst %,notebooks/%,$(NAME).ipynb $(NAME)_%.ipynb 0$(NAME)_%.ipynb),$(NOTEBOOKS)))
+
+.PHONY: chosen    # before an environment is made
+chosen:
+	@$(if $(CHOSEN),,$(error NB: got '$(NB)', want the number or name of $(NOTEBOOKS:notebooks/%.ipynb=%)))
+	@$(if $(filter paper smoke,$(PRESET)),,$(error PRESET: got '$(PRESET)', want paper or smoke))
 
 colab: .venv/.stamp    ## each notebook as one file for Colab, Kaggle or an empty folder, to dist/
 	$(PY) tools/standalone.py dist $(NOTEBOOKS) tools/gpu.ipynb
@@ -102,7 +108,7 @@ test-colab: .venv/.stamp .venv-colab/.stamp .venv-kaggle/.stamp    ## execute wh
 SITE ?= build/smoke/site
 test-site: build/axe/.stamp $(if $(filter build/smoke/site,$(SITE)),smoke)    ## test the site in Chromium: Debian's chromium, chromium-driver and npm
 	LSTM_KERNELS_SITE=$(SITE) LSTM_KERNELS_AXE=build/axe/node_modules/axe-core/axe.min.js \
-		$(PY) -m pytest tests/test_site.py tests/test_explorer.py
+		$(PY) -m pytest tests/test_site.py
 
 test-arm:    ## run the kernels' tests on an emulated ARM CPU (Debian, QEMU); ARGS="-k gru" for pytest
 	tests/arm.sh $(ARGS)
@@ -124,11 +130,13 @@ ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their regi
 	PYTHONPATH=tools $(PY) -m ptx_machine record
 
 readme: .venv/.stamp    ## renew the results that README.md shows
-	$(REPORT) readme
+	$(PY) tools/accept.py
 
+# For each page make knows itself whether it is out of date.
 accept: .venv/.stamp    ## take what `make report` made over into notebooks/, figures/ and README.md
-	$(REPORT) accept build/paper
-	$(REPORT) readme
+	@for page in $(NOTEBOOKS:notebooks/%=build/paper/%); do $(MAKE) --question $$page || \
+		{ echo "nothing is accepted: $$page is not there, or older than what it reads" >&2; exit 1; }; done
+	$(PY) tools/accept.py build/paper
 
 lint: .venv/.stamp    ## check style, format and types
 	$(PY) -m ruff check $(CHECKED)
@@ -152,14 +160,26 @@ clean:    ## remove build/ and caches; the environments stay
 	find lstm_kernels lstm_report tests tools notebooks \( -name __pycache__ -o -name .ipynb_checkpoints \) \
 		-prune -exec rm -rf {} + 2>/dev/null || true
 
-# $(call build,PRESET,SITE[,OPTIONS]): a notebook that fails does not stop the others, and what is up
-# to date is not executed again, so that a call goes on after an interruption. The exit status tells
-# of notebooks that failed; a claim that did not hold is a result. 130 is an interrupt.
+# A page is up to date while it is newer than its notebook and all that is read.
+build/paper/%.ipynb: notebooks/%.ipynb $(READ)
+	@rm -f $@
+	@$(PY) tools/execute.py $< $@ paper
+
+build/smoke/%.ipynb: notebooks/%.ipynb $(READ)
+	@rm -f $@
+	@$(PY) tools/execute.py $< $@ smoke
+
+# $(call build,PRESET,NOTEBOOKS): a notebook that fails does not stop the others, and what is up to
+# date is not executed again, so that a call goes on after an interruption. The exit status tells
+# of notebooks that failed; a claim that did not hold is a result.
 define build
-	status=0; $(REPORT) run build/$(1) --preset $(1) $(3) || status=$$?; \
-	if [ $$status = 130 ]; then exit 130; fi; \
-	$(REPORT) html build/$(1) $(2) $(3) || status=1; \
-	if [ $$status = 0 ]; then echo "open $(2)/index.html"; fi; exit $$status
+	site=$(if $(filter paper,$(1)),build/site,build/smoke/site) status=0; \
+	$(MAKE) --silent --no-print-directory --keep-going $(2:notebooks/%=build/$(1)/%) || status=$$?; \
+	echo "making the site" && $(PY) tools/website.py build/$(1) build/$(1)/source && rm -rf $$site.part && \
+	$(PY) -m sphinx -qEW --keep-going -c tools/page -d build/$(1)/trees build/$(1)/source $$site.part && \
+	rm -rf $$site && mv $$site.part $$site || status=1; \
+	$(PY) tools/summary.py build/$(1) $$site $(2); \
+	if [ $$status = 0 ]; then echo "open $$site/index.html"; fi; exit $$status
 endef
 
 build/axe/.stamp: Makefile

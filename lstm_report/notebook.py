@@ -92,27 +92,20 @@ class Notebook:
     def shared(self, what: Shared) -> pd.DataFrame:
         """The rows of a measurement that other pages use too: those in the build folder
         where they are of this state of the code, else measured now, and kept there.
-        What it took to measure them is told to `make report`, by an output that shows
-        nothing.
         """
         measure = what.measure
         arguments = what.smoke if self.preset == "smoke" else what.paper
         if self.build is None:
             return self.processes(measure, **arguments)
         kept = self.build / "shared" / f"{measure.__module__}.{measure.__name__}"
-        rows = None
         if kept.exists() and kept.stat().st_mtime > results.newest_code():
             with suppress(Exception):  # a damaged file is measured anew
-                rows, seconds = pickle.loads(kept.read_bytes())
-        if measured := rows is None:
-            began = time.time()
-            rows = self.processes(measure, **arguments)
-            seconds = round(time.time() - began)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            results.replace(kept, pickle.dumps((rows, seconds)))
-            os.utime(kept, (began, began))  # code that has changed meanwhile is newer
-        told = {"lstm_kernels": {"shared": [kept.name, seconds, measured]}}
-        self._display({}, metadata=told, raw=True)
+                return pickle.loads(kept.read_bytes())
+        began = time.time()
+        rows = self.processes(measure, **arguments)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        results.replace(kept, pickle.dumps(rows))
+        os.utime(kept, (began, began))  # code that has changed meanwhile is newer
         return rows
 
     def progress(self) -> Callable[[str], None]:

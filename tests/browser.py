@@ -26,24 +26,18 @@ class Browser:
 
     def __init__(self, driver):
         self.driver = driver
+        self.run = driver.execute_script
 
     def open(self, path, *, width=1100, dark=False, scripts=True):
         """Show the page of a file in a window of so many pixels."""
-        self.command("Emulation.setScriptExecutionDisabled", value=not scripts)
+        command = self.driver.execute_cdp_cmd
+        command("Emulation.setScriptExecutionDisabled", {"value": not scripts})
         screen = {"width": width, "height": 900, "deviceScaleFactor": 1}
         screen["mobile"] = width < 600
-        self.command("Emulation.setDeviceMetricsOverride", **screen)
+        command("Emulation.setDeviceMetricsOverride", screen)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.command("Emulation.setEmulatedMedia", features=[scheme])
+        command("Emulation.setEmulatedMedia", {"features": [scheme]})
         self.driver.get(Path(path).resolve().as_uri())
-
-    def command(self, name, **arguments):
-        """A command of the Chrome DevTools protocol."""
-        return self.driver.execute_cdp_cmd(name, arguments)
-
-    def run(self, script, *arguments):
-        """The value that the body of a function in JavaScript returns."""
-        return self.driver.execute_script(script, *arguments)
 
     def logged(self):
         """Warnings and errors on the console since the last call."""
@@ -51,9 +45,7 @@ class Browser:
         return [one["message"] for one in entries if one["level"] != "INFO"]
 
     def requested(self):
-        """The addresses that pages have asked for since the last call, but for data in
-        them.
-        """
+        """The addresses asked for since the last call, but for data in them."""
         entries = self.driver.get_log("performance")
         sent = [json.loads(entry["message"])["message"] for entry in entries]
         sent = [one for one in sent if one["method"] == "Network.requestWillBeSent"]
@@ -70,9 +62,8 @@ def chromium():
     for option in QUIET.split():
         options.add_argument(option)
     options.binary_location = shutil.which("chromium")
-    options.set_capability(
-        "goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"}
-    )
+    logs = {"browser": "ALL", "performance": "ALL"}
+    options.set_capability("goog:loggingPrefs", logs)
     service = webdriver.ChromeService(shutil.which("chromedriver"))
     driver = webdriver.Chrome(options, service)
     try:

@@ -9,16 +9,12 @@ PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAA"
     "AABJRU5ErkJggg=="
 )
-TITLE = "# Title\n\n**The claim, with $x^2$.**"
-
-
-def text(source):
-    return new_markdown_cell(source)
+TITLE = new_markdown_cell("# Title\n\n**The claim, with $x^2$.**")
 
 
 def code(source, *outputs, count=1, tags=()):
     cell = new_code_cell(source, execution_count=count, outputs=list(outputs))
-    cell.metadata.tags = list(tags)
+    cell.metadata = {"tags": list(tags)} if tags else {}
     return cell
 
 
@@ -26,26 +22,26 @@ def parameters(value="paper"):
     return code(f'PRESET = "{value}"', tags=["parameters"])
 
 
-def stream(content, name="stdout"):
-    return new_output("stream", text=content, name=name)
+def markdown(text, **about):
+    """A Markdown output; `about`: what lstm_report/notebook.py says of it."""
+    metadata = {"lstm_kernels": about}
+    return new_output("display_data", {"text/markdown": text}, metadata=metadata)
 
 
 def claim(sentence="One is two.", verdict="Held", **more):
     """The output of `nb.claim`."""
     about = {"sentence": sentence, "verdict": verdict, "numbers": "1, 2"} | more
-    data = {"text/markdown": f"> **{verdict} in this run.** {sentence}"}
-    return new_output(
-        "display_data", data=data, metadata={"lstm_kernels": {"claim": about}}
-    )
+    return markdown(f"> **{verdict} in this run.** {sentence}", claim=about)
 
 
-def drawn(name):
+def drawn(name, alt="A line", **more):
     """The output of `nb.show`."""
-    about = {"image/png": {"alt": "A line"}, "lstm_kernels": {"figure": name}}
-    return new_output("display_data", data={"image/png": PNG}, metadata=about)
+    about = {"image/png": {"alt": alt}, "lstm_kernels": {"figure": name} | more}
+    return new_output("display_data", {"image/png": PNG}, metadata=about)
 
 
 def save(path, *cells):
     path.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(new_notebook(cells=list(cells), metadata=rules.METADATA), path)
+    book = new_notebook(cells=list(cells), metadata=rules.METADATA)
+    path.write_text(rules.dumps(book))
     return path

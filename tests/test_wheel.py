@@ -14,11 +14,9 @@ from flit_core.wheel import make_wheel_in
 import lstm_kernels as lk
 
 ROOT = Path(__file__).parents[1]
-COMPILED = [
-    v.name for v in lk.versions() if not v.name.startswith(("numpy", "sequential"))
-]
-# What a user of a few lines does; prints where the package came from and what it
-# needed.
+NAMES = [version.name for version in lk.versions()]
+COMPILED = [name for name in NAMES if not name.startswith(("numpy", "sequential"))]
+# What a user of a few lines does, without what is imported when it is used.
 USE = """
 import sys, lstm_kernels as lk
 imported = set(sys.modules)
@@ -26,24 +24,15 @@ slow = {"numba", "pandas", "matplotlib", "tqdm", "scipy", "IPython"}
 assert not imported & slow, imported
 series = lk.data.airline()
 assert (len(series), lk.data.FOLDER.is_dir()) == (144, True)
-assert len(lk.versions()) > 9
 scaled = lk.data.LogDifference.fit(series).forward(series)
 net = lk.network("numpy", lk.Params.init(1, 4, output_size=1))
 history = lk.train(net, lk.data.windows(scaled, 12), 1, 16, 0.01)
 assert lk.forecast.errors([1, 2], [2, 4])["MAE"] == 1.5
 print(lk.__file__, net, history.epochs, sep="\\n")
 """
-# The same from a zip archive, and what compiled code says there.
-ZIPPED = f"""{USE}
-try:
-    lk.network("numba-fused", lk.Params.init(1, 4))
-except lk.UnavailableError as error:
-    print(error)
-"""
-# Numba is imported when it is used.
-MISSING = """
+COMPILE = """
 import sys, lstm_kernels as lk
-sys.modules["numba"] = None
+if "without" in sys.argv: sys.modules["numba"] = None
 try:
     lk.network("numba-fused", lk.Params.init(1, 4))
 except lk.UnavailableError as error:
@@ -52,19 +41,23 @@ except lk.UnavailableError as error:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """The folder that the wheel is unpacked into."""
+def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
-    wheel = folder / make_wheel_in(ROOT / "pyproject.toml", folder).file.name
+    return make_wheel_in(ROOT / "pyproject.toml", folder).file
+
+
+@pytest.fixture(scope="module")
+def installed(wheel):
+    """The folder that the wheel is unpacked into."""
     with zipfile.ZipFile(wheel) as file:
-        file.extractall(folder / "site-packages")
-    return folder / "site-packages"
+        file.extractall(wheel.parent / "site-packages")
+    return wheel.parent / "site-packages"
 
 
-def run(installed, folder, *words, **env):
-    """What Python says in an empty folder where the package is the one of the wheel."""
+def run(package, folder, *words, **env):
+    """What Python says in an empty folder where the package is at that place."""
     outside = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-    env = outside | {"PYTHONPATH": str(installed), "NUMBA_ENABLE_CUDASIM": "0"} | env
+    env = outside | {"PYTHONPATH": str(package), "NUMBA_ENABLE_CUDASIM": "0"} | env
     how = {"cwd": folder, "env": env, "capture_output": True, "text": True}
     done = subprocess.run([sys.executable, *words], **how)
     assert done.returncode == 0, done.stderr
@@ -75,9 +68,9 @@ def test_the_wheel_is_the_package_and_no_more(installed):
     names = {path.relative_to(installed).parts[0] for path in installed.rglob("*")}
     assert names == {"lstm_kernels", f"lstm_kernels-{lk.__version__}.dist-info"}
     assert (installed / "lstm_kernels" / "py.typed").exists()
-    found = {path.relative_to(installed) for path in installed.rglob("*.py")}
+    packed = {path.relative_to(installed) for path in installed.rglob("*.py")}
     package = (ROOT / "lstm_kernels").rglob("*.py")
-    assert found == {path.relative_to(ROOT) for path in package}
+    assert packed == {path.relative_to(ROOT) for path in package}
 
 
 @pytest.mark.parametrize("name", ["airline_passengers.csv", "source_table.csv"])
@@ -86,51 +79,36 @@ def test_the_series_of_the_package_is_the_readable_one(name):
     assert packaged.read_bytes() == readable.read_bytes()
 
 
-def test_an_empty_folder_is_enough_to_train(installed, tmp_path):
-    file, net, epochs = run(installed, tmp_path, "-c", USE)
-    assert Path(file).is_relative_to(installed)
-    assert net.startswith("numpy: LSTM, 1 layer of 4, 1 input, 1 output, float32, ")
-    assert epochs == "1"
-    assert not list(tmp_path.iterdir())
-
-
 def refused(ladder, why):
     """The versions that cannot run, by the table of `python -m lstm_kernels`."""
     return [line.split()[0] for line in ladder if line.endswith(f"no: {why}")]
 
 
-def test_a_zip_archive_is_enough_for_numpy(installed, tmp_path):
-    archive = tmp_path / "package.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        for path in installed.rglob("*"):
-            file.write(path, path.relative_to(installed))
-    file, _, epochs, message = run(archive, tmp_path, "-c", ZIPPED)
-    why = "lstm_kernels is in an archive, and compiled code needs a folder"
-    assert Path(file).is_relative_to(archive)
-    assert epochs == "1"
-    assert message == f"name: 'numba-fused' cannot run here: {why}"
-    assert refused(run(archive, tmp_path, "-m", "lstm_kernels"), why) == COMPILED
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "why"),
-    [
-        ("NUMBA_DISABLE_JIT", "1", "NUMBA_DISABLE_JIT is set"),
-        ("NUMBA_NUM_THREADS", "0", "NUMBA_NUM_THREADS is '0', want at least 1"),
-    ],
-)
-def test_without_compilation_the_command_line_says_why_and_trains(
-    installed, tmp_path, name, value, why
+def test_an_empty_folder_is_enough_to_train_and_an_archive_for_numpy(
+    wheel, installed, tmp_path
 ):
-    ladder = run(installed, tmp_path, "-m", "lstm_kernels", **{name: value})
+    for package in (installed, wheel):  # Python imports from an archive too
+        file, net, epochs = run(package, tmp_path, "-c", USE)
+        assert Path(file).is_relative_to(package)
+        assert net.startswith("numpy: LSTM, 1 layer of 4, 1 input, 1 output, float32, ")
+        assert epochs == "1"
+    assert not list(tmp_path.iterdir())
+    why = "lstm_kernels is in an archive, and compiled code needs a folder"
+    (message,) = run(wheel, tmp_path, "-c", COMPILE)
+    assert message == f"name: 'numba-fused' cannot run here: {why}"
+    assert refused(run(wheel, tmp_path, "-m", "lstm_kernels"), why) == COMPILED
+
+
+def test_without_compilation_it_says_why_and_trains(installed, tmp_path):
+    disabled, why = {"NUMBA_DISABLE_JIT": "1"}, "NUMBA_DISABLE_JIT is set"
+    ladder = run(installed, tmp_path, "-m", "lstm_kernels", **disabled)
     assert refused(ladder, why) == COMPILED
+    ladder = run(installed, tmp_path, "-m", "lstm_kernels", NUMBA_NUM_THREADS="0")
+    assert refused(ladder, "NUMBA_NUM_THREADS is '0', want at least 1") == COMPILED
     words = ("train", "--version", "numpy", "--epochs", "2", "--checkpoint", "run.npz")
-    said = run(installed, tmp_path, "-m", "lstm_kernels", *words, **{name: value})
+    said = run(installed, tmp_path, "-m", "lstm_kernels", *words, **disabled)
     assert said[0].startswith("2 epochs in ")
     assert [path.name for path in tmp_path.iterdir()] == ["run.npz"]
-
-
-def test_a_missing_numba_is_named(installed, tmp_path):
-    (said,) = run(installed, tmp_path, "-c", MISSING)
+    (said,) = run(installed, tmp_path, "-c", COMPILE, "without")
     want = "name: 'numba-fused' cannot run here: Numba cannot be imported: "
     assert said.startswith(want)

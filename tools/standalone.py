@@ -9,7 +9,6 @@ no network, no pip and no repository.
 import base64
 import io
 import lzma
-import re
 import sys
 import textwrap
 import zipfile
@@ -23,9 +22,6 @@ from notebook_rules import ROOT
 
 from lstm_kernels import __version__
 
-# How to go on, at a page's end: other pages are files that may lie elsewhere.
-ONWARDS = re.compile(r"^(?:## )?How to (?:go|read) on.*", re.MULTILINE | re.DOTALL)
-PAGE = re.compile(r"\[([^\]]+)\]\((\w+\.ipynb)\)")
 CELL = Path(__file__).with_name("standalone_cell.py")
 # Where files lie, by where `measure.results` and imports look without a repository.
 ROOMS = {"lstm_kernels": "lstm_kernels", "lstm_report": "lstm_report"}
@@ -59,8 +55,7 @@ def standalone(path):
         if cell.cell_type == "code":
             cell.update(outputs=[], execution_count=None)
         else:  # links to files beside it lead nowhere
-            named = ONWARDS.sub(lambda m: PAGE.sub(r"\1 (`\2`)", m[0]), cell.source)
-            cell.source = rules.unlinked(named)
+            cell.source = rules.unlinked(cell.source)
     about = rules.FOLDED | {"tags": ["package"]}
     book.cells.insert(1, new_code_cell(source, id="package", metadata=about))
     text = rules.dumps(book)

@@ -139,8 +139,8 @@ def index(books, more):
         parts.append(f"- [{title}](notebooks/{name}.ipynb)\n\n  {sentence}")
     parts.append(f"{verdicts(books.values())} [The list](claims.md).")
     ran = Counter(environment(book) for book in books.values())
-    machine = [f"- {name}: pages executed there {count}" for name, count in ran.items()]
-    parts += ["Executed on", "\n".join(machine)]
+    machines_of = (f"- {name}: {count} of the pages" for name, count in ran.items())
+    parts += ["Executed on", "\n".join(machines_of)]
     pages = [f"{rules.head(n, book)} <notebooks/{n}>" for n, book in books.items()]
     for title, names in (("Pages", pages), ("More", more)):
         lines = [f"{FENCE}{{toctree}}", ":hidden:", f":caption: {title}", "", *names]

@@ -1,6 +1,5 @@
 """Small notebooks for the tests of the report: cells, outputs, files."""
 
-import nbformat
 import notebook_rules as rules
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 

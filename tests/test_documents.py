@@ -131,7 +131,9 @@ def unresolved(text):
     known = {word for path in modules for word in WORD.findall(path.read_text())}
     for code in code_of_notation(text):
         if re.fullmatch(r"[\w/]+\.py", code):
-            missing = [] if any(str(m).endswith(f"/{code}") for m in modules) else [code]
+            missing = (
+                [] if any(str(m).endswith(f"/{code}") for m in modules) else [code]
+            )
         else:
             missing = {*WORD.findall(code)} - known - {*OTHERS.split()}
         yield from missing

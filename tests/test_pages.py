@@ -25,7 +25,7 @@ def source(tmp_path_factory):
     """The folder that `website.make` writes of two executed notebooks."""
     folder = tmp_path_factory.mktemp("site")
     measured = drawn("00-ladder"), markdown("It.", numbers=NUMBERS)
-    said = code("f()", claim("A."), drawn("00-x", "it's: a \"b\" # \\d\nc"))
+    said = code("f()", claim("A."), drawn("00-x", 'it\'s: a "b" # \\d\nc'))
     first = TITLE, parameters(), code("nb.show()", *measured), said
     second = code("f()", claim("B."), claim("C.", "Did not hold"), markdown(MACHINE))
     save(folder / "build" / "00_overview.ipynb", *first)
@@ -43,7 +43,9 @@ def shown(source, page):
 def test_every_claim_is_in_a_box_of_its_verdict_and_on_the_list_with_a_link(source):
     listed = (source / "claims.md").read_text()
     assert "Claims: 2 held, 1 did not." in listed
-    boxes = re.findall(r"\{container\} claim (\w+)\n\*\*.*? (\w)\. \[.*\]\(#(.+)\)", listed)
+    boxes = re.findall(
+        r"\{container\} claim (\w+)\n\*\*.*? (\w)\. \[.*\]\(#(.+)\)", listed
+    )
     assert boxes == [
         ("held", "A", "claim-00_overview-1"),
         ("held", "B", "claim-01_a-1"),
@@ -61,7 +63,7 @@ def test_a_figure_has_its_picture_its_text_and_its_script(source, tmp_path):
     fence, *lines, _ = text.splitlines()
     assert (source / fence.split()[-1].lstrip("/")).read_bytes() == b64decode(PNG)
     options = yaml.safe_load("\n".join(line.removeprefix(":") for line in lines))
-    assert options == {"alt": "it's: a \"b\" # \\d\nc", "figclass": "still"}
+    assert options == {"alt": 'it\'s: a "b" # \\d\nc', "figclass": "still"}
     output = drawn("x", interactive="schedules")
     ours = output.metadata["lstm_kernels"]
     assert ":figclass: schedules" in website.picture(output, ours, tmp_path)

@@ -325,7 +325,11 @@ def test_departures_of_a_page_are_seen():
     book.cells[1].source = "a" * 89
     book.cells[-1].source = ""
     said = "\n".join(problems_of_form(book))
-    for problem in ("a column without a name: | goal | | page |", "sets PRESET", "89 c"):
+    for problem in (
+        "a column without a name: | goal | | page |",
+        "sets PRESET",
+        "89 c",
+    ):
         assert problem in said
 
 

@@ -56,8 +56,8 @@ def listed(books):
         if figures := rules.figures(book):
             title = rules.head(source.stem, book)
             lines = [
-                f"- [{figure.name}]({figure.name}.svg): {rules.unlinked(figure.caption)}"
-                for figure in figures
+                f"- [{name}]({name}.svg): {rules.unlinked(caption)}"
+                for name, _, caption in figures
             ]
             parts += [f"## [{title}](../notebooks/{source.name})", "\n".join(lines)]
     return "\n\n".join(parts) + "\n"

@@ -1,4 +1,4 @@
-"""What is said at the end of a run: which claims held, what differs from the stored run.
+"""What is said at the end of a run: which claims held, what came out otherwise.
 
 python tools/summary.py BUILD SITE NOTEBOOK...
 """
@@ -12,7 +12,9 @@ import notebook_rules as rules
 
 KINDS = {"Held": "held", "Did not hold": "did not", "Not measured": "not measured"}
 SMALL = "Small sizes: every cell ran, and no number says anything about speed."
-OTHERWISE = "Claims that came out otherwise than in the stored run: {}; a result, not an"
+OTHERWISE = (
+    "Claims that came out otherwise than in the stored run: {}; a result, not an"
+)
 OTHERWISE += " error: times vary with the machine."
 
 

@@ -109,46 +109,34 @@ def test_an_interrupt_leaves_the_pages_that_are_done_and_no_process(project):
     assert not (project / "build" / "site").exists()
 
 
-@pytest.fixture
-def executed(project):
-    """A function that says whether make takes a page for up to date."""
-    for path in READ:
-        (project / path).parent.mkdir(parents=True, exist_ok=True)
-        (project / path).touch()
-    notebook(project, "01_a", "1")
-    for path in project.rglob("*"):
-        os.utime(path, (1, 1))
-    save(project / "build" / "paper" / "01_a.ipynb", TITLE)
-    return lambda: make(project, "-q", "build/paper/01_a.ipynb").returncode == 0
-
-
 PACKAGES = ("lstm_kernels/cpu/a.py", "lstm_kernels/series/a.csv", "lstm_report/a.py")
 RECORDED = ("data/results/ptx.csv", "data/results/b/a.csv", "data/results/b/a.json")
 READ = (*PACKAGES, *RECORDED, "notebooks/01_a.ipynb")
+CACHE = "lstm_kernels/__pycache__/a.pyc"
 
 
-@pytest.mark.parametrize("path", READ)
-def test_what_a_page_reads_and_is_newer_makes_it_old_and_unfit(project, executed, path):
-    assert executed()
-    os.utime(project / path, (time.time() + 9,) * 2)  # clocks are coarse
-    assert not executed()
+def test_what_a_page_reads_and_is_newer_makes_it_old_and_unfit_to_be_accepted(project):
+    page = "build/paper/01_a.ipynb"
+    for path in (*READ, CACHE):
+        (project / path).parent.mkdir(parents=True, exist_ok=True)
+        (project / path).touch()
+    notebook(project, "01_a", "1")
     stored = (project / "notebooks" / "01_a.ipynb").read_bytes()
-    done = make(project, "accept")
-    assert done.returncode != 0
-    assert "nothing is accepted: build/paper/01_a.ipynb is not there, or" in done.stderr
+    for path in project.rglob("*"):
+        os.utime(path, (1, 1))
+    assert make(project, "-q", page).returncode  # it is not there
+    os.utime(save(project / page, TITLE), (5, 5))
+    for path in (*READ, "data/results/b"):  # a folder tells of what is gone
+        assert not make(project, "-q", page).returncode
+        os.utime(project / path, (9, 9))
+        assert make(project, "-q", page).returncode, path
+        done = make(project, "accept")
+        assert done.returncode
+        assert f"nothing is accepted: {page} is not there, or older" in done.stderr
+        os.utime(project / path, (1, 1))
+    os.utime(project / CACHE, (9, 9))
+    assert not make(project, "-q", page).returncode
     assert (project / "notebooks" / "01_a.ipynb").read_bytes() == stored
-
-
-def test_results_that_go_make_a_page_old_and_caches_do_not(project, executed):
-    cache = project / "lstm_kernels" / "__pycache__" / "a.pyc"
-    cache.parent.mkdir()
-    cache.touch()
-    os.utime(cache, (time.time() + 9,) * 2)
-    assert executed()
-    gone = project / RECORDED[-1]
-    gone.unlink()
-    os.utime(gone.parent, (time.time() + 9,) * 2)
-    assert not executed()
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,6 @@ class Notebook:
         name: str,
         caption: str = "",
         disturbed: str = "",
-        interactive: str | None = None,
     ) -> None:
         """Show a figure with its number and its caption, and save it as `name`.svg and
         `name`.png; its alternative text is the attribute `alt`, or what is written in
@@ -140,9 +139,8 @@ class Notebook:
         caption: what is drawn, Markdown; the title says what was found.
 
         disturbed: what `bench.disturbance` said of the times in it; not empty, it is
-        written below. interactive: the script of the site, tools/page/<interactive>.js,
-        that adds to the figure on its page where scripts run. Raises ValueError
-        for texts that a telephone would show too small.
+        written below. Raises ValueError for texts that a telephone would show too
+        small.
         """
         if disturbed:
             note, size = fill(_marked(disturbed), 80), plots.SMALLEST
@@ -162,8 +160,7 @@ class Notebook:
             self.figures.mkdir(parents=True, exist_ok=True)
             for kind, content in data.items():
                 results.replace(self.figures / f"{name}.{kind}", content)
-        ours = {"figure": name} | ({"interactive": interactive} if interactive else {})
-        ours |= self._named()
+        ours = {"figure": name} | self._named()
         about = {"image/png": {"alt": alt}, "lstm_kernels": ours}
         shown = {"image/png": data["png"], "text/plain": alt}
         self._display(shown, metadata=about, raw=True)

@@ -33,9 +33,9 @@ def claim(sentence="One is two.", verdict="Held", **more):
     return markdown(f"> **{verdict} in this run.** {sentence}", claim=about)
 
 
-def drawn(name, alt="A line", **more):
+def drawn(name, alt="A line"):
     """The output of `nb.show`."""
-    about = {"image/png": {"alt": alt}, "lstm_kernels": {"figure": name} | more}
+    about = {"image/png": {"alt": alt}, "lstm_kernels": {"figure": name}}
     return new_output("display_data", {"image/png": PNG}, metadata=about)
 
 

@@ -58,15 +58,12 @@ def test_every_claim_is_in_a_box_of_its_verdict_and_on_the_list_with_a_link(sour
         assert f" {name}." in box
 
 
-def test_a_figure_has_its_picture_its_text_and_its_script(source, tmp_path):
+def test_a_figure_has_its_picture_and_its_text(source):
     (text,) = [text for text in shown(source, "00_overview") if "00-x" in text]
     fence, *lines, _ = text.splitlines()
     assert (source / fence.split()[-1].lstrip("/")).read_bytes() == b64decode(PNG)
     options = yaml.safe_load("\n".join(line.removeprefix(":") for line in lines))
-    assert options == {"alt": 'it\'s: a "b" # \\d\nc', "figclass": "still"}
-    output = drawn("x", interactive="schedules")
-    ours = output.metadata["lstm_kernels"]
-    assert ":figclass: schedules" in website.picture(output, ours, tmp_path)
+    assert options == {"alt": 'it\'s: a "b" # \\d\nc'}
 
 
 def test_the_first_page_is_readmes_with_figure_and_numbers_of_this_run(source):
@@ -94,12 +91,6 @@ def test_a_link_leads_to_a_page_or_is_text_and_a_page_can_be_taken_along(source)
     bare = rules.read(source / "anywhere" / "01_a.ipynb")
     assert rules.claims(rules.read(source / "executed" / "01_a.ipynb"))
     assert not rules.claims(bare)
-
-
-def test_without_an_executed_notebook_nothing_is_made(tmp_path):
-    with pytest.raises(SystemExit, match="no notebook is executed"):
-        website.make(tmp_path, tmp_path / "source")
-    assert not (tmp_path / "source").exists()
 
 
 def test_results_define_their_workloads_and_name_machines_in_words():

@@ -67,37 +67,40 @@ def test_shared_rows_that_are_damaged_or_older_than_the_code_are_measured_anew(
     assert not shown
 
 
-@pytest.mark.parametrize("recorded", ["", "2026-01-02, a machine"])
 @pytest.mark.parametrize(
-    ("held", "verdict"),
-    [(True, "Held"), (np.False_, "Did not hold"), (None, "Not measured")],
-)
-def test_a_claim_says_whether_it_held_in_which_run_and_why_not(
-    shown, held, verdict, recorded
-):
-    how = {"why": "Two is more.", "disturbed": "load", "recorded": recorded}
-    shown.notebook().claim("One is two.", held, "1, 2", **how)
-    [(data, metadata)] = shown
-    run = f"the recorded run of {recorded}" if recorded else "this run"
-    why = " Two is more." if verdict == "Did not hold" else ""
-    said = f"> **{verdict} in {run}.** One is two (1, 2).{why} **Disturbed run: load.**"
-    assert data["text/markdown"] == said
-    about = metadata["lstm_kernels"]["claim"]
-    assert (about["verdict"], about["disturbed"]) == (verdict, "load")
-    assert ("why" in about, about.get("recorded", "")) == (bool(why), recorded)
-
-
-@pytest.mark.parametrize(
-    ("sentence", "held", "why", "said"),
+    ("held", "verdict", "why"),
     [
-        ("One is two.", "yes", "x", "held: got str, want True, False or None"),
-        (" ", True, "x", "sentence: got an empty text"),
-        ("One is two.", True, "", "why: got an empty text"),
+        (True, "Held", ""),
+        (np.False_, "Did not hold", " Two is more."),
+        (None, "Not measured", ""),
     ],
 )
-def test_a_claim_needs_a_sentence_a_verdict_and_a_reason(
-    shown, sentence, held, why, said
+def test_a_claim_says_whether_it_held_in_which_run_and_why_not(
+    shown, held, verdict, why
 ):
+    about = {"why": "Two is more.", "disturbed": "load"}
+    shown.notebook().claim("One is two.", held, "1, 2", **about)
+    shown.notebook().claim("One.", held, "", why="x.", recorded="2026, <b>")
+    (data, metadata), (recorded, _) = shown
+    said = f"One is two (1, 2).{why} **Disturbed run: load.**"
+    assert data["text/markdown"] == f"> **{verdict} in this run.** {said}"
+    run = f"**{verdict} in the recorded run of 2026, &#60;b&#62;.**"
+    assert recorded["text/markdown"].startswith(f"> {run} One.")
+    claimed = metadata["lstm_kernels"]["claim"]
+    assert (claimed["verdict"], claimed["disturbed"]) == (verdict, "load")
+    assert claimed.get("why", "") == why.strip()
+
+
+@pytest.mark.parametrize(
+    ("claimed", "said"),
+    [
+        (("One is two.", "yes", "x"), "held: got str, want True, False or None"),
+        ((" ", True, "x"), "sentence: got an empty text"),
+        (("One is two.", True, ""), "why: got an empty text"),
+    ],
+)
+def test_a_claim_needs_a_sentence_a_verdict_and_a_reason(shown, claimed, said):
+    sentence, held, why = claimed
     with pytest.raises((TypeError, ValueError), match=said):
         shown.notebook().claim(sentence, held, "", why=why)
     assert not shown
@@ -147,24 +150,20 @@ def test_sources_are_shown_without_marks_and_with_the_lines_that_changed(shown):
     assert not any("add_product" in line for line in marked)  # indented alike or not
 
 
-@pytest.mark.parametrize("standalone", [False, True])
-def test_figures_go_to_build_and_nowhere_without_the_repository(
-    shown, tmp_path, standalone
-):
-    figure, _ = plt.subplots()
-    figure.alt = "A line."
-    about = {"disturbed": "load " * 30, "interactive": "schedules"}
-    nb = shown.notebook(page=5, root=None if standalone else tmp_path)
-    nb.show(figure, "trial", "It falls.", **about)
-    (data, metadata), (caption, _) = shown
-    assert metadata["lstm_kernels"] == {"figure": "trial", "interactive": "schedules"}
+def test_figures_go_to_build_and_nowhere_without_the_repository(shown, tmp_path):
+    for root in (None, tmp_path):
+        figure, _ = plt.subplots()
+        figure.alt = "A line."
+        nb = shown.notebook(page=5, root=root)
+        nb.show(figure, "trial", "It falls.", disturbed="load " * 30)
+        assert bool(content(tmp_path)) == bool(root)
+    (data, metadata), (caption, _) = shown[2:]
+    assert metadata["lstm_kernels"] == {"figure": "trial"}
     assert metadata["image/png"]["alt"].startswith("A line. Disturbed run: load")
     assert caption == "**Figure 5.1.** It falls."
-    written = content(tmp_path)
-    folder = tmp_path / "build" / "paper" / "figures"
-    names = [] if standalone else ["trial.png", "trial.svg"]
-    assert {*written} == {folder / name for name in names}
-    assert standalone or written[folder / "trial.png"] == data["image/png"]
+    folder, written = tmp_path / "build" / "paper" / "figures", content(tmp_path)
+    assert {*written} == {folder / "trial.png", folder / "trial.svg"}
+    assert written[folder / "trial.png"] == data["image/png"]
 
 
 def test_a_figure_with_letters_that_a_telephone_shows_too_small_is_refused(shown):

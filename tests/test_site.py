@@ -1,29 +1,28 @@
 """The site in Chromium: each page loads without a complaint, asks nobody for anything,
-leads somewhere and can be read by all; the schedule explorer has Python's schedules.
+leads somewhere and can be read by all.
 """
 
 import json
 import os
+import shutil
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import bs4
 import pytest
-from browser import SITE, chromium, needs_site
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lstm_kernels.schedules import Costs, Graph, wavefront
-from lstm_kernels.simulate import simulate
-
-pytestmark = needs_site
+# The folder of the site: set by `make test-site`
+SITE = os.environ.get("LSTM_KERNELS_SITE")
+pytestmark = pytest.mark.skipif(not SITE, reason="`make test-site`, in Chromium")
 FOLDER = Path(SITE or "").resolve()
 PAGES = [path for path in sorted(FOLDER.rglob("*.html")) if "_static" not in path.parts]
-EXPLORER = FOLDER / "notebooks" / "05_layers.html"
-AXE = os.environ.get("LSTM_KERNELS_AXE")  # the file axe.min.js
-UNFOLD = "document.querySelectorAll('details').forEach((one) => { one.open = true; });"
+# Debian's Chromium asks nobody for anything but the pages.
+QUIET = "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run "
+QUIET += "--disable-background-networking --disable-component-update --disable-sync "
+QUIET += "--disable-dev-shm-usage --hide-scrollbars"
 AUDIT = """
+document.querySelectorAll('details').forEach((one) => { one.open = true; });
 const [report] = [...arguments].slice(-1);
 axe.run(document, {resultTypes: ['violations']}).then(({violations}) => report(violations.flatMap(
   ({impact, id, nodes}) => nodes.map(({target}) => [impact, id, target.join(' ')]))));
@@ -32,14 +31,49 @@ IMAGES = """
 return [...document.images].filter((image) => (
   !image.complete || !image.naturalWidth || !image.alt.trim()
 )).map((image) => image.alt || image.src.slice(0, 50));"""
-RIGHT, HOME = "\ue014", "\ue011"  # keys
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium() as opened:
-        opened.driver.set_script_timeout(60)
-        yield opened
+    """Chromium, driven by selenium."""
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    for option in QUIET.split():
+        options.add_argument(option)
+    options.binary_location = shutil.which("chromium")
+    logs = {"browser": "ALL", "performance": "ALL"}
+    options.set_capability("goog:loggingPrefs", logs)
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    driver = webdriver.Chrome(options, service)
+    driver.set_script_timeout(60)
+    yield driver
+    driver.quit()
+
+
+def show(browser, page, *, width=1100, scheme="light"):
+    """Open a page in a window of so many pixels."""
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1}
+    screen["mobile"] = width < 600
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    features = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", features)
+    browser.get(page.as_uri())
+
+
+def logged(browser):
+    """Warnings and errors on the console since the last call."""
+    entries = browser.get_log("browser")
+    return [one["message"] for one in entries if one["level"] != "INFO"]
+
+
+def requested(browser):
+    """The addresses outside the folder that were asked for since the last call."""
+    entries = browser.get_log("performance")
+    sent = [json.loads(entry["message"])["message"] for entry in entries]
+    sent = [one for one in sent if one["method"] == "Network.requestWillBeSent"]
+    urls = [one["params"]["request"]["url"] for one in sent]
+    return [url for url in urls if not url.startswith(("data:", FOLDER.as_uri()))]
 
 
 @cache
@@ -61,96 +95,26 @@ def dead_links(page):
             yield link["href"]
 
 
-def barriers(browser, page):
-    """What axe-core finds, in both modes, on a phone and on a wide window."""
-    for dark, width in ((False, 390), (False, 1400), (True, 390), (True, 1400)):
-        browser.open(page, dark=dark, width=width)
-        browser.run(UNFOLD)
-        browser.run(Path(AXE).read_text(encoding="utf-8"))
-        yield from browser.driver.execute_async_script(AUDIT)
-
-
 def test_there_is_a_site():
     assert {"index.html", "claims.html", "api.html"} < {page.name for page in PAGES}
-    assert AXE, "LSTM_KERNELS_AXE: want the path of axe.min.js"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_whole_and_open_to_all(browser, page):
-    for read in (browser.logged, browser.requested):
-        read()  # what pages before it left
-    browser.open(page)
-    assert browser.logged() == []
-    outside = [url for url in browser.requested() if not url.startswith("file://")]
-    assert outside == []
-    assert browser.run(IMAGES) == []
+    for read in (logged, requested):
+        read(browser)  # what pages before it left
+    show(browser, page)
+    assert logged(browser) == []
+    assert requested(browser) == []
+    assert browser.execute_script(IMAGES) == []
     assert [*dead_links(page)] == []
-    assert [*barriers(browser, page)] == []
-
-
-# The schedule explorer.
-
-PORTED = """return JSON.stringify(wavefront(arguments[0]).map(
-  (t) => [t.layer, t.start, t.stop, t.worker, t.from, t.to]));"""
-NAMES = "layers", "steps", "workers", "chunk", "hand"
-
-
-@pytest.fixture
-def explorer(browser):
-    browser.open(EXPLORER)
-    return browser
-
-
-def of_python(layers, steps, workers, chunk, hand):
-    costs = Costs((1.0,) * layers, hand=hand)
-    plan = wavefront(Graph(layers, steps), workers, chunk, costs=costs)
-    spans = simulate(plan, costs).spans
-    return [
-        [task.layer, task.start, task.stop, task.worker, span.start, span.stop]
-        for task, span in zip(plan.tasks, spans, strict=True)
-    ]
-
-
-sizes = st.fixed_dictionaries(
-    dict(zip(NAMES, [st.integers(1, top) for top in (8, 40, 9, 40)], strict=False))
-    | {"hand": st.sampled_from([0, 0.1, 1]) | st.floats(0, 1)}
-)
-
-
-def test_schedules_and_times_are_those_of_python(explorer):
-    @settings(max_examples=80)
-    @given(sizes)
-    def compared(size):
-        size["chunk"] = min(size["chunk"], size["steps"])
-        assert json.loads(explorer.run(PORTED, size)) == of_python(**size)
-
-    compared()
-
-
-def said(browser):
-    return browser.run("return document.querySelector('[aria-live]').textContent")
-
-
-def picture(browser):
-    return browser.run("return document.querySelector('.schedules svg').innerHTML")
-
-
-def test_the_explorer_draws_what_it_says_below_its_picture(explorer):
-    tasks = of_python(4, 48, 2, 4, 0.1)
-    assert f"Makespan {max(task[-1] for task in tasks):.3g} steps" in said(explorer)
-    assert f"is {4 * 48 / (48 + 3 * 4):.3g}x" in said(explorer)
-    assert picture(explorer).count("<rect") == len(tasks)
-    for name in NAMES:
-        before = said(explorer), picture(explorer)
-        explorer.driver.find_element("name", name).send_keys(RIGHT)
-        assert before[0] != said(explorer), name
-        assert before[1] != picture(explorer), name
-    explorer.driver.find_element("name", "steps").send_keys(HOME, RIGHT)
-    most = "return document.querySelector('.schedules form').chunk.max"
-    assert explorer.run(most) == "2"  # a chunk is no longer than the steps
-
-
-def test_without_scripts_the_picture_stays(browser):
-    browser.open(EXPLORER, scripts=False)
-    [image] = browser.driver.find_elements("css selector", ".schedules img")
-    assert image.is_displayed()
+    axe = Path(os.environ["LSTM_KERNELS_AXE"]).read_text(encoding="utf-8")
+    for width, scheme in (
+        (390, "light"),
+        (1400, "light"),
+        (390, "dark"),
+        (1400, "dark"),
+    ):
+        show(browser, page, width=width, scheme=scheme)
+        browser.execute_script(axe)
+        assert browser.execute_async_script(AUDIT) == []

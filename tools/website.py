@@ -101,13 +101,11 @@ def page(name, book, figures):
 
 
 def picture(output, ours, folder):
-    """An image as a figure with its alternative text, for the script that it is for."""
-    alt, name = output.metadata["image/png"]["alt"], ours["figure"]
+    """An image as a figure with its alternative text."""
+    name = ours["figure"]
     (folder / f"{name}.png").write_bytes(b64decode(output.data["image/png"]))
-    alt = json.dumps(alt, ensure_ascii=False)
-    figclass = ours.get("interactive", "still")
-    options = f":alt: {alt}\n:figclass: {figclass}"
-    return f"{FENCE}{{figure}} /figures/{name}.png\n{options}\n{FENCE}"
+    alt = json.dumps(output.metadata["image/png"]["alt"], ensure_ascii=False)
+    return f"{FENCE}{{figure}} /figures/{name}.png\n:alt: {alt}\n{FENCE}"
 
 
 def boxed(ours, text, place=""):

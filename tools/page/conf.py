@@ -29,8 +29,7 @@ html_theme_options |= {"navbar_persistent": ["search-button"]}
 html_theme_options |= {"footer_start": [], "footer_end": []}
 html_sidebars = {"**": ["pages.html"]}
 html_context = {"default_mode": "auto"}
-html_static_path = ["style.css", "schedules.js"]
-html_css_files, html_js_files = ["style.css"], ["schedules.js"]
+html_static_path = html_css_files = ["style.css"]
 html_copy_source = False
 html_math_renderer = "mathml"
 

@@ -85,14 +85,13 @@ def test_the_first_cell_brings_both_packages_and_what_was_recorded(
     first_cell, tmp_path
 ):
     place = place_of(run_cell(first_cell, tmp_path, "-S"))
-    wanted = {
+    rooms = {"lstm_kernels": "lstm_kernels", "lstm_report": "lstm_report"}
+    rooms |= {"lstm_report/recorded": "data/results"}
+    assert files(place) == {
         Path(room, name): content
-        for room in ("lstm_kernels", "lstm_report")
-        for name, content in files(ROOT / room).items()
+        for room, source in rooms.items()
+        for name, content in files(ROOT / source).items()
     }
-    for name, content in files(ROOT / "data" / "results").items():
-        wanted[Path("lstm_report", "recorded", name)] = content
-    assert files(place) == wanted
 
 
 def test_what_was_unpacked_is_used_again_where_it_is_whole(first_cell, tmp_path):
@@ -117,15 +116,12 @@ def test_a_cache_that_cannot_be_used_is_no_obstacle(first_cell, tmp_path):
     assert place.is_relative_to(tmp_path / "tmp")
 
 
-def test_the_first_cell_skips_itself_where_the_package_can_be_imported(
-    first_cell, tmp_path
-):
-    done = run_cell(first_cell, tmp_path, PYTHONPATH=str(ROOT))
-    assert place_of(done) == ROOT
-    assert "was made for" not in done.stdout
-    source = re.sub(r'(VERSION, SHA256 =) "[^"]+"', r'\1 "9.8"', first_cell)
-    done = run_cell(source, tmp_path, PYTHONPATH=str(ROOT))
-    assert "this notebook was made for 9.8." in done.stdout
+def test_the_first_cell_skips_itself_where_the_package_is(first_cell, tmp_path):
+    other = re.sub(r'(VERSION, SHA256 =) "[^"]+"', r'\1 "9.8"', first_cell)
+    for source, differs in ((first_cell, False), (other, True)):
+        done = run_cell(source, tmp_path, PYTHONPATH=str(ROOT))
+        assert place_of(done) == ROOT
+        assert ("this notebook was made for 9.8." in done.stdout) == differs
     assert not (tmp_path / ".cache").exists()
 
 

@@ -173,6 +173,7 @@ build/smoke/%.ipynb: notebooks/%.ipynb $(READ)
 # of notebooks that failed; a claim that did not hold is a result.
 define build
 	site=$(if $(filter paper,$(1)),build/site,build/smoke/site) status=0; \
+	rm -f $(filter-out $(NOTEBOOKS:notebooks/%=build/$(1)/%),$(wildcard build/$(1)/*.ipynb)); \
 	$(MAKE) --silent --no-print-directory --keep-going $(2:notebooks/%=build/$(1)/%) || status=$$?; \
 	echo "making the site" && $(PY) tools/website.py build/$(1) build/$(1)/source && rm -rf $$site.part && \
 	$(PY) -m sphinx -qEW --keep-going -c tools/page -d build/$(1)/trees build/$(1)/source $$site.part && \

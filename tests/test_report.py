@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import accept
@@ -47,23 +48,21 @@ def shown():
     return Shown()
 
 
-@pytest.mark.parametrize("content", [b"", b"damaged", None])
 def test_shared_rows_that_are_damaged_or_older_than_the_code_are_measured_anew(
-    shown, tmp_path, content
+    shown, tmp_path
 ):
     nb, asked = shown.notebook(root=tmp_path), []
     nb.processes = lambda measure, steps: asked.append(steps) or "rows"
-    what = Shared(sorted, {"steps": 1}, {"steps": 7})
-    for _ in range(2):
-        assert nb.shared(what) == "rows"
+    rows = partial(nb.shared, Shared(sorted, {"steps": 1}, {"steps": 7}))
+    assert rows() == rows() == "rows"
     assert asked == [7]
     (kept,) = (tmp_path / "build" / "paper" / "shared").iterdir()
-    if content is None:
-        os.utime(kept, (1, 1))
-    else:
-        kept.write_bytes(content)
-    assert nb.shared(what) == "rows"
+    kept.write_bytes(b"damaged")
+    assert rows() == rows() == "rows"
     assert asked == [7, 7]
+    os.utime(kept, (1, 1))
+    assert rows() == "rows"
+    assert asked == [7, 7, 7]
     assert not shown
 
 
@@ -112,16 +111,13 @@ def test_a_sentence_says_what_disturbed_its_times(shown):
     assert shown == [(said, None)]
 
 
-@pytest.mark.parametrize(("here", "seconds"), [("a", 2.0), ("c", 5.0)])
-def test_recorded_rows_are_of_this_machine_or_of_the_last(
-    shown, tmp_path, here, seconds
-):
+def test_recorded_rows_are_of_this_machine_or_of_the_last(shown, tmp_path):
     filed(tmp_path, rows_of(2.0), machine="a", date="2026-02-01")
     filed(tmp_path, rows_of(5.0), machine="b", date="2026-05-01")
-    nb = shown.notebook(machine=lambda: {"name": here})
-    assert nb.recorded("trial", tmp_path)["seconds"].to_list() == [seconds]
-    [(said, _)] = shown
-    assert f"recorded 2026-0{seconds:.0f}-01" in said
+    for here, seconds in (("a", 2.0), ("c", 5.0)):
+        nb = shown.notebook(machine={"name": here}.copy)
+        assert nb.recorded("trial", tmp_path)["seconds"].to_list() == [seconds]
+        assert f"recorded 2026-0{seconds:.0f}-01" in shown.pop()[0]
 
 
 def test_a_cell_of_a_table_stays_one_cell(shown):

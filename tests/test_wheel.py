@@ -41,17 +41,13 @@ except lk.UnavailableError as error:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def packages(tmp_path_factory):
+    """The wheel, and the folder that it is unpacked into."""
     folder = tmp_path_factory.mktemp("wheel")
-    return make_wheel_in(ROOT / "pyproject.toml", folder).file
-
-
-@pytest.fixture(scope="module")
-def installed(wheel):
-    """The folder that the wheel is unpacked into."""
+    wheel = make_wheel_in(ROOT / "pyproject.toml", folder).file
     with zipfile.ZipFile(wheel) as file:
-        file.extractall(wheel.parent / "site-packages")
-    return wheel.parent / "site-packages"
+        file.extractall(folder / "site-packages")
+    return wheel, folder / "site-packages"
 
 
 def run(package, folder, *words, **env):
@@ -64,7 +60,8 @@ def run(package, folder, *words, **env):
     return done.stdout.splitlines()
 
 
-def test_the_wheel_is_the_package_and_no_more(installed):
+def test_the_wheel_is_the_package_and_no_more(packages):
+    _, installed = packages
     names = {path.relative_to(installed).parts[0] for path in installed.rglob("*")}
     assert names == {"lstm_kernels", f"lstm_kernels-{lk.__version__}.dist-info"}
     assert (installed / "lstm_kernels" / "py.typed").exists()
@@ -85,21 +82,23 @@ def refused(ladder, why):
 
 
 def test_an_empty_folder_is_enough_to_train_and_an_archive_for_numpy(
-    wheel, installed, tmp_path
+    packages, tmp_path
 ):
-    for package in (installed, wheel):  # Python imports from an archive too
+    for package in packages:  # Python imports from an archive too
         file, net, epochs = run(package, tmp_path, "-c", USE)
         assert Path(file).is_relative_to(package)
         assert net.startswith("numpy: LSTM, 1 layer of 4, 1 input, 1 output, float32, ")
         assert epochs == "1"
     assert not list(tmp_path.iterdir())
     why = "lstm_kernels is in an archive, and compiled code needs a folder"
+    wheel, _ = packages
     (message,) = run(wheel, tmp_path, "-c", COMPILE)
     assert message == f"name: 'numba-fused' cannot run here: {why}"
     assert refused(run(wheel, tmp_path, "-m", "lstm_kernels"), why) == COMPILED
 
 
-def test_without_compilation_it_says_why_and_trains(installed, tmp_path):
+def test_without_compilation_it_says_why_and_trains(packages, tmp_path):
+    _, installed = packages
     disabled, why = {"NUMBA_DISABLE_JIT": "1"}, "NUMBA_DISABLE_JIT is set"
     ladder = run(installed, tmp_path, "-m", "lstm_kernels", **disabled)
     assert refused(ladder, why) == COMPILED

@@ -137,8 +137,8 @@ def index(books, more):
         parts.append(f"- [{title}](notebooks/{name}.ipynb)\n\n  {sentence}")
     parts.append(f"{verdicts(books.values())} [The list](claims.md).")
     ran = Counter(environment(book) for book in books.values())
-    machines_of = (f"- {name}: {count} of the pages" for name, count in ran.items())
-    parts += ["Executed on", "\n".join(machines_of)]
+    runs = [f"- {machine}: {count} of the pages" for machine, count in ran.items()]
+    parts += ["Executed on", "\n".join(runs)]
     pages = [f"{rules.head(n, book)} <notebooks/{n}>" for n, book in books.items()]
     for title, names in (("Pages", pages), ("More", more)):
         lines = [f"{FENCE}{{toctree}}", ":hidden:", f":caption: {title}", "", *names]
@@ -150,8 +150,8 @@ def environment(book):
     """What `nb.environment` told of the machine that executed a notebook, and when."""
     data = (output.get("data", {}) for _, output, _ in rules.outputs(book))
     texts = "\n".join(one.get("text/markdown", "") for one in data)
-    told = re.findall(r"^- (?:Machine|Preset): (.+)$", texts, re.MULTILINE)
-    return "; ".join(told) or "a machine that is not named"
+    lines = re.findall(r"^- (?:Machine|Preset): (.+)$", texts, re.MULTILINE)
+    return "; ".join(lines) or "a machine that is not named"
 
 
 def claims(books):

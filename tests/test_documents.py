@@ -107,7 +107,9 @@ def test_a_command_that_is_not_understood_is_seen(line):
 WORD = re.compile(r"[A-Za-z_]\w*")
 # What the text compares ours with.
 FOREIGN = "bias_hh_l bias_ih_l weight_hh_l weight_ih_l c_n h_n out_features seq_len "
-FOREIGN += "hard_sigmoid recurrent_kernel c_candidate recurrent_h timesteps"
+FOREIGN += "hard_sigmoid recurrent_kernel c_candidate recurrent_h timesteps relu "
+FOREIGN += "nonlinearity bidirectional proj_size activation Masking mask_zero b_hn "
+FOREIGN += "recurrent_activation reset_after go_backwards bias_ih bias_hh"
 
 
 def unresolved(text):

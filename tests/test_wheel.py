@@ -78,7 +78,7 @@ def test_the_series_of_the_package_is_the_readable_one(name):
 
 def refused(ladder, why):
     """The versions that cannot run, by the table of `python -m lstm_kernels`."""
-    return [line.split()[0] for line in ladder if line.endswith(f"no: {why}")]
+    return [line.split()[0] for line in ladder if f" no: {why}" in line]
 
 
 def test_an_empty_folder_is_enough_to_train_and_an_archive_for_numpy(
@@ -103,7 +103,7 @@ def test_without_compilation_it_says_why_and_trains(packages, tmp_path):
     ladder = run(installed, tmp_path, "-m", "lstm_kernels", **disabled)
     assert refused(ladder, why) == COMPILED
     ladder = run(installed, tmp_path, "-m", "lstm_kernels", NUMBA_NUM_THREADS="0")
-    assert refused(ladder, "NUMBA_NUM_THREADS is '0', want at least 1") == COMPILED
+    assert refused(ladder, "Numba cannot be imported: ") == COMPILED
     words = ("train", "--version", "numpy", "--epochs", "2", "--checkpoint", "run.npz")
     said = run(installed, tmp_path, "-m", "lstm_kernels", *words, **disabled)
     assert said[0].startswith("2 epochs in ")

@@ -189,7 +189,8 @@ def test_packages_that_do_not_come_are_told_of_in_a_sentence(project):
 
 
 def test_what_is_stored_is_the_page_with_its_preset(project):
-    cell = f"import os\nprint(PRESET, {f'{project}/data'!r}, os.getcwd()[-9:])"
+    cell = "import os\nfrom lstm_kernels.notes import note\nnote('x', 'is loud')\n"
+    cell += f"print(PRESET, {f'{project}/data'!r}, os.getcwd()[-9:])"
     folded = code(cell, count=None, tags=["hide-input"])
     save(project / "notebooks" / "01_a.ipynb", TITLE, parameters(), folded)
     began = time.time()

@@ -137,7 +137,8 @@ def check_rate(name, value, dtype=np.float64):
     if not isinstance(value, REAL) or isinstance(value, bool):
         raise _wrong(TypeError, name, repr(value), "a number above zero")
     limits = np.finfo(dtype)
-    if not limits.tiny <= value <= limits.max:
+    # An int may be too large for a float, which NumPy's numbers would make of it.
+    if not float(limits.tiny) <= value <= float(limits.max):
         span = f"from {limits.tiny:.3g} to {limits.max:.3g}"
         raise _wrong(ValueError, name, value, f"a number {span} in {limits.dtype}")
     return float(value)

@@ -71,7 +71,7 @@ def read_keras(layers, readout=None):
             options = options | {"return_sequences": True}
         U, W, *bias = _weights(name, layer, 3, KERAS_LAYERS, options)
         # A GRU has two: of U, of W.
-        rows = [*bias[0]] if bias and np.ndim(bias[0]) == 2 else bias
+        rows = [*bias[0]] if bias and np.shape(bias[0])[:-1] == (2,) else bias
         parts = [(f"{name} kernel", U), (f"{name} recurrent", W)]
         stack.append(parts + [(f"{name} bias", row) for row in rows])
     if readout is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from .errors import (
 )
 from .files import check_place, read_npz, write_npz
 
-FORMAT = "lstm_kernels.checkpoint/4"
+FORMAT = "lstm_kernels.checkpoint/5"
 OptimizerName = Literal["sgd", "adam"]
 
 
@@ -44,15 +44,11 @@ class History:
     def epochs(self) -> int:
         return len(self.loss)
 
-    @property
-    def _last(self) -> dict[str, str]:
-        """The last loss, and the last validation if there is one, in four digits."""
-        named = {"loss": self.loss, "validation": self.validation}
-        return {name: f"{a[-1]:.4g}" for name, a in named.items() if a}
-
     def __repr__(self) -> str:
-        last = "".join(f", last {name} {text}" for name, text in self._last.items())
-        return f"History: {self.epochs} epochs in {sum(self.seconds):.3g} s{last}"
+        text = f"History: {self.epochs} epochs in {sum(self.seconds):.3g} s"
+        for name in ("loss", "validation"):
+            text += "".join(f", last {name} {a:.4g}" for a in getattr(self, name)[-1:])
+        return text
 
 
 class Checkpoint:
@@ -68,7 +64,6 @@ class Checkpoint:
         return Path(self.path).exists()
 
     def save(self, header, named):
-        """Write a header and arrays by name."""
         write_npz(self.path, header, named)
 
     def load(self, build):
@@ -78,8 +73,6 @@ class Checkpoint:
 
 class GradientDescent:
     """theta -= learning_rate * gradient, inside the network."""
-
-    constants: ClassVar[dict[str, float]] = {}
 
     def __init__(self, net):
         self.net, self.count, self.moments = net, 0, {}
@@ -92,8 +85,6 @@ class Adam(GradientDescent):
     """Adam (Kingma & Ba 2015, algorithm 1) with its default decay rates, on the
     host.
     """
-
-    constants: ClassVar = {"beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 
     def __init__(self, net):
         super().__init__(net)
@@ -114,7 +105,7 @@ class Adam(GradientDescent):
         loss, grads = self.net.loss_and_grads(x, target)
         if not math.isfinite(loss):
             return loss
-        beta1, beta2, epsilon = self.constants.values()
+        beta1, beta2, epsilon = 0.9, 0.999, 1e-8
         count, gradients, new, moments = self.count + 1, grads.arrays(), {}, {}
         with np.errstate(over="ignore", invalid="ignore"):
             for name, value in self.theta.arrays().items():
@@ -156,16 +147,15 @@ def train(
     batch_size: examples per step; the last mini-batch of an epoch may be smaller.
     learning_rate: a number, or a function of the epoch alone, counted from
     `first_epoch`. optimizer: "sgd" or "adam", whose moments each call begins at zero.
-    seed: of the shuffling, of which each epoch has its own, and which each call begins
-    anew: what goes on after k epochs in another call has first_epoch=k. validation: a
-    Dataset, whose mean squared error is noted after each epoch, in no measured time.
-    progress: show a bar; None shows it on a terminal. checkpoint: the path of a file,
-    replaced after each epoch by one that is whole. resume: go on from it, to the bits
-    of a run without a break; without it an existing file is an error. on_epoch: called
-    as on_epoch(history, net), a copy, after each epoch and its checkpoint, in no
-    measured time; the next epoch starts from the parameters that it leaves in `net`,
-    which are not in that checkpoint; when it returns True, training ends with this
-    epoch, on every rank where it does on one.
+    seed: of the shuffling, of which each epoch has its own; what goes on after k epochs
+    in another call has first_epoch=k. validation: a Dataset, whose mean squared error
+    is noted after each epoch, in no measured time. progress: show a bar; None shows it
+    on a terminal. checkpoint: the path of a file, replaced after each epoch by one that
+    is whole. resume: go on from it, to the bits of a run without a break; without it an
+    existing file is an error. on_epoch: called as on_epoch(history, net), a copy, after
+    each epoch and its checkpoint, in no measured time; the next epoch starts from the
+    parameters that it leaves in `net`, which are not in that checkpoint; when it
+    returns True, training ends with this epoch, on every rank where it does on one.
 
     Raises TypeError or ValueError for bad input, a checkpoint that is damaged, longer
     than `epochs`, or of another run, network, data set or learning rates so far;
@@ -189,49 +179,48 @@ def train(
     ...     if best == len(losses) - 1:
     ...         kept["best"] = net.params()  # a copy
     ...     return best < len(losses) - 10
-    >>> more = {"validation": validation, "on_epoch": on_epoch}
-    >>> history = train(net, dataset, 30, 16, 0.05, **more)
+    >>> watched = {"validation": validation, "on_epoch": on_epoch}
+    >>> history = train(net, dataset, 30, 16, 0.05, **watched)
     >>> net.assign(kept["best"])
     """
     from tqdm import tqdm  # imported when used
 
     if not (hasattr(net, "epoch") and hasattr(net, "params")):
         check_type("net", net, (), "a network of lstm_kernels.network")
-    run, good, everywhere = {}, net.params(), _alone
+    good, everywhere = net.params(), lambda call, same=False: call()
     if hasattr(net, "world"):  # of several ranks: they go through the same epochs
         everywhere = net.world.agreed
+    run = {"cell": good.cell}  # what must be the same to go on from a checkpoint
+
+    def rate(epoch):
+        """The learning rate of an epoch, checked."""
+        name, number = "learning_rate", learning_rate
+        if callable(learning_rate):
+            name, number = f"{name}({epoch})", learning_rate(epoch)
+        return check_rate(name, number, good.dtype)
 
     def checked():
-        """What must be the same on every rank."""
+        """What must be the same on every rank, to begin."""
         check_type("dataset", dataset, Dataset)
+        check_type("on_epoch", on_epoch, Callable | None, "a function")
         run["optimizer"] = check_choice("optimizer", optimizer, OPTIMIZERS)
         run["batch_size"] = check_int("batch_size", batch_size, 1, len(dataset))
         run["seed"] = check_int("seed", seed, low=0)
         run["first_epoch"] = check_int("first_epoch", first_epoch, low=0)
-        run["cell"] = good.cell
-        want = "a function of history and net"
-        check_type("on_epoch", on_epoch, Callable | None, want)
         if validation is not None:
             _check_validation(validation, net, good)
             run["validation"] = validation.sha256()
-        named = {"epochs": check_int("epochs", epochs), "resume": resume}
-        named |= {"checkpoint": str(checkpoint), "learning_rate": rate(first_epoch)}
-        return run | named | vars(dataset)
-
-    def rate(epoch):
-        """The learning rate of an epoch, checked."""
-        if not callable(learning_rate):
-            return check_rate("learning_rate", learning_rate, good.dtype)
-        name = f"learning_rate({epoch})"
-        return check_rate(name, learning_rate(epoch), good.dtype)
+        if resume and checkpoint is None:
+            raise ValueError("checkpoint: got None, want the path to resume from")
+        others = {"epochs": check_int("epochs", epochs), "resume": resume}
+        others |= {"checkpoint": str(checkpoint), "learning_rate": rate(first_epoch)}
+        return run | others | vars(dataset)
 
     epochs = everywhere(checked, same=True)["epochs"]
     rule, history, file = OPTIMIZERS[optimizer](net), History(), None
-    if resume and checkpoint is None:
-        raise ValueError("checkpoint: got None, want the path to resume from")
     if checkpoint is not None:  # of several ranks, one file for all
         file = getattr(net, "checkpoint", Checkpoint)(checkpoint)
-        run |= {"dataset": dataset.sha256(), **rule.constants, **file.run}
+        run |= {"dataset": dataset.sha256(), **file.run}
         if resume:
             history = _restore(file, run, rule, dataset, epochs, rate)
             good = net.params()
@@ -245,26 +234,18 @@ def train(
         # Python without a console has no standard error.
         with tqdm(left, unit="epoch", disable=not sys.stderr or hidden) as bar:
             for epoch in bar:
-                try:
-                    history.rates.append(everywhere(lambda epoch=epoch: rate(epoch)))
-                    good = _epoch(rule, dataset, run, history, validation)
-                except DivergedError as error:
-                    net.assign(good)
-                    said = f"learning_rate: {error} at epoch {epoch}, step {error.step}"
-                    said += f"; the parameters are those after {epoch} epochs"
-                    error.args, error.epoch = (f"{said}; want a smaller one",), epoch
-                    raise
-                bar.set_postfix(history._last)
+                history.rates.append(everywhere(lambda epoch=epoch: rate(epoch)))
+                good = _epoch(rule, dataset, run, history, validation, good)
+                bar.set_postfix_str(repr(history).partition(", last ")[2])
                 if file is not None:
-                    header = {"format": FORMAT, "run": run}
-                    file.save(header, _arrays(good, rule, history, run))
-                answer = None
+                    header = {"format": FORMAT, "run": run, "history": vars(history)}
+                    file.save(header, _arrays(good, rule))
+                ends = False
                 if on_epoch is not None:
-                    copies = (list(numbers) for numbers in vars(history).values())
-                    copy = History(*copies)
+                    copy = History(*map(list, vars(history).values()))
                     answer = everywhere(lambda copy=copy: on_epoch(copy, net))
                     good = net.params()
-                ends = isinstance(answer, bool | np.bool_) and answer
+                    ends = isinstance(answer, bool | np.bool_) and answer
                 if not _on_every_rank(net, not ends):
                     break
     except BaseException as error:
@@ -278,11 +259,6 @@ def train(
     return history
 
 
-def _alone(call, *, same=False):
-    """`World.agreed` of a network in one process."""
-    return call()
-
-
 def _check_validation(validation, net, params):
     """Refuse a validation set that `net` cannot predict."""
     check_type("validation", validation, Dataset)
@@ -291,31 +267,39 @@ def _check_validation(validation, net, params):
         raise TypeError(f"validation: got {got}, want None")
     shape, dtype = ("T", "N", params.input_size), params.dtype
     check_array("validation.x", validation.x, shape, dtype=dtype)
-    if params.V is not None:
-        shape = len(validation), params.output_size
-        check_array("validation.target", validation.target, shape, dtype=dtype)
+    shape = "N", params.output_size or "O"
+    check_array("validation.target", validation.target, shape, dtype=dtype)
 
 
-def _epoch(rule, dataset, run, history, validation):
-    """The next epoch, of which `history` takes note: the parameters after it."""
-    start, batch_size = time.perf_counter(), run["batch_size"]
-    epoch, rate = run["first_epoch"] + history.epochs, history.rates[-1]
+def _epoch(rule, dataset, run, history, validation, before):
+    """The next epoch, of which `history` takes note: the parameters after it. A
+    DivergedError leaves the network the parameters `before`.
+    """
+    start, batch_size, losses = time.perf_counter(), run["batch_size"], ()
+    epoch = run["first_epoch"] + history.epochs
     order = np.random.default_rng([run["seed"], epoch]).permutation(len(dataset))
-    losses = np.array(rule.epoch(dataset, order, batch_size, rate))
-    seconds, params = time.perf_counter() - start, rule.net.params()
-    numbers = losses, *params.arrays().values()
-    if not _on_every_rank(rule.net, *map(np.isfinite, numbers)):
-        what = "a parameter is not finite"
-        if not np.isfinite(losses[-1]):  # it ended there
-            what = f"the loss is {losses[-1]}"
-        raise DivergedError(what, step=len(losses) - 1)
+    try:
+        losses = np.array(rule.epoch(dataset, order, batch_size, history.rates[-1]))
+        seconds, params = time.perf_counter() - start, rule.net.params()
+        numbers = losses, *params.arrays().values()
+        if not _on_every_rank(rule.net, *map(np.isfinite, numbers)):
+            whole = np.isfinite(losses[-1])  # else it ended there
+            what = "a parameter is not finite" if whole else f"the loss is {losses[-1]}"
+            raise DivergedError(what)
+        if validation is not None:
+            error = _squared_error(rule.net, validation, batch_size)
+            if not math.isfinite(error):
+                raise DivergedError(f"the validation loss is {error}")
+            history.validation.append(error)
+    except DivergedError as error:
+        rule.net.assign(before)
+        error.epoch = epoch
+        error.step = len(losses) - 1 if error.step is None else error.step
+        said = f"learning_rate: {error} at epoch {epoch}, step {error.step}; the "
+        said += f"parameters are those after {epoch} epochs; want a smaller one"
+        error.args = (said,)
+        raise
     sizes = [len(index) for index in dataset.batches(order, batch_size)]
-    if validation is not None:
-        error = _squared_error(rule.net, validation, batch_size)
-        if not math.isfinite(error):
-            what = f"the validation loss is {error}"
-            raise DivergedError(what, step=len(losses) - 1)
-        history.validation.append(error)
     history.seconds.append(seconds)
     history.loss.append(float(losses @ sizes / len(dataset)))  # last: it counts
     return params
@@ -337,17 +321,9 @@ def _on_every_rank(net, *conditions):
     return net.on_every_rank(hold) if hasattr(net, "on_every_rank") else hold
 
 
-def _arrays(params, rule, history, run):
+def _arrays(params, rule):
     """What a checkpoint holds, by name."""
-    noted = dict(vars(history))
-    if "validation" not in run:
-        del noted["validation"]
-    groups = {"params": params.arrays(), "optimizer": rule.moments, "history": noted}
-    return {
-        f"{group}.{name}": np.array(a)
-        for group, named in groups.items()
-        for name, a in named.items()
-    }
+    return rule.moments | {f"params.{n}": a for n, a in params.arrays().items()}
 
 
 def _restore(file, run, rule, dataset, most, rate):
@@ -357,32 +333,28 @@ def _restore(file, run, rule, dataset, most, rate):
     params = rule.net.params()
 
     def build(header, named):
-        saved = check_type("run", header["run"], dict, "a dict")
+        saved, arrays = header["run"], _arrays(params, rule)
         every = sorted(run | saved)
-        if other := [k for k in every if repr(run.get(k)) != repr(saved.get(k))]:
+        if other := [k for k in every if run.get(k) != saved.get(k)]:
             got, want = ({k: d.get(k) for k in other} for d in (saved, run))
             raise ValueError(f"is of another run, got {got}, want {want}")
-        like = _arrays(params, rule, History(), run)
-        if missing := like.keys() ^ named.keys():
-            raise ValueError(f"lacks or has too much {sorted(missing)}")
-        epochs = check_array("history.loss", named["history.loss"], ("E",)).shape
-        groups = {"params": {}, "optimizer": {}, "history": {}}
-        for name, a in like.items():
-            group, _, inside = name.partition(".")
-            shape = epochs if group == "history" else a.shape
-            groups[group][inside] = check_array(name, named[name], shape, dtype=a.dtype)
-        if epochs[0] > most:
-            raise ValueError(f"has {epochs[0]} epochs, want at most {most}")
-        for epoch, used in enumerate(groups["history"]["rates"], run["first_epoch"]):
+        if other := arrays.keys() ^ named.keys():
+            raise ValueError(f"lacks or has too much {sorted(other)}")
+        for name, a in arrays.items():
+            arrays[name] = check_array(name, named[name], a.shape, dtype=a.dtype)
+        history = History(**header["history"])
+        if history.epochs > most:
+            raise ValueError(f"has {history.epochs} epochs, want at most {most}")
+        for epoch, used in enumerate(history.rates, run["first_epoch"]):
             if rate(epoch) != used:
                 got, want = f"learning_rate {used} in epoch {epoch}", rate(epoch)
-                want = f"{want}, which a function of the epoch may change later"
                 raise ValueError(f"is of another run, got {got}, want {want}")
-        return groups
+        return history, arrays
 
-    groups = file.load(build)
-    history = History(**{name: a.tolist() for name, a in groups["history"].items()})
-    steps = sum(1 for _ in dataset.batches(np.arange(len(dataset)), run["batch_size"]))
-    rule.count, rule.moments = steps * history.epochs, groups["optimizer"]
-    rule.net.assign(params.from_arrays(groups["params"], params.cell))
+    history, arrays = file.load(build)
+    steps = -(-len(dataset) // run["batch_size"])
+    rule.count = steps * history.epochs
+    rule.moments = {name: arrays[name] for name in rule.moments}
+    named = {name: arrays[f"params.{name}"] for name in params.arrays()}
+    rule.net.assign(params.from_arrays(named, params.cell))
     return history

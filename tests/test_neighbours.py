@@ -10,8 +10,7 @@ import pickle
 import platform
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import numba
@@ -23,10 +22,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import lstm_kernels as lk
 from lstm_kernels import blas, schedules
 from lstm_kernels.cells import CELLS
-from lstm_kernels.cpu import atomics, fp_mode, intrinsics, thread_pool
-from lstm_kernels.cpu.entries import address
-from lstm_kernels.kernels import native
-from lstm_kernels.versions import base
 from lstm_kernels.versions.numba_fused import NumbaFused
 
 WITH_OPENMP = ("numba-sample", "numba-tile")
@@ -114,50 +109,22 @@ def blas_threads():
 
 
 @pytest.mark.skipif(blas_threads() == {1}, reason="BLAS has one thread")
-@pytest.mark.parametrize(
-    "meanwhile", ["limit ends", "number set", "limit stays", "set at the end"]
-)
+@pytest.mark.parametrize("meanwhile", ["nothing", "a limit ends", "a number is set"])
 def test_blas_has_one_thread_inside_and_what_others_say_after(meanwhile):
-    """Numbers of threads at the begin of a context on another thread, and after a
-    product; threadpoolctl does nothing where another Python thread has a limit.
-    """
-    numbers = [library.get_num_threads() for library in blas._libraries()]
-    before, found = blas_threads(), []
-    ready, go = threading.Event(), threading.Event()
-
-    def work():
-        with blas.single_threaded():
-            found.append(blas_threads())
-            ready.set()
-            assert go.wait(30)
+    before, inside = blas_threads(), {1}
+    with threadpool_limits(2, user_api="blas") as limit:
+        with suppress(KeyError), blas.single_threaded(), blas.single_threaded():
+            assert blas_threads() == inside
+            if meanwhile == "a limit ends":
+                limit.restore_original_limits()
+            elif meanwhile == "a number is set":
+                threadpool_limits(3, user_api="blas")
             blas.product(np.ones((3, 4)), np.ones((4, 5)), 1)
-            found.append(blas_threads())
-            if meanwhile == "set at the end":
-                set_to_three()
-
-    def set_to_three():
-        for library in blas._libraries():
-            blas._set_number(library, 3)
-
-    other = threading.Thread(target=work)
-    try:
-        limit = 1 if meanwhile == "limit ends" else 2
-        with threadpool_limits(limit, user_api="blas"):
-            other.start()
-            assert ready.wait(30)
-            if meanwhile == "limit stays":
-                go.set()
-                other.join()
-                assert blas_threads() == {2}
-        if meanwhile == "number set":
-            set_to_three()
-        go.set()
-        other.join()
-        assert found == [{1}, {1}]
-        assert blas_threads() == ({3} if "set" in meanwhile else before)
-    finally:
-        for library, number in zip(blas._libraries(), numbers, strict=True):
-            blas._set_number(library, number)
+            assert blas_threads() == inside
+            raise KeyError
+        after = {"nothing": {2}, "a limit ends": before, "a number is set": {3}}
+        assert blas_threads() == after[meanwhile]
+    assert blas_threads() == before
 
 
 # Pickles.
@@ -201,7 +168,7 @@ pickle.dump((out, nets), sys.stdout.buffer)
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="Numba has one thread")
 def test_a_copy_in_the_process_keeps_its_threads(monkeypatch):
     nets = pickled()
-    monkeypatch.setattr(base, "cores", lambda: 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name, net in nets.items():
         assert copy.copy(net)._threads == copy.deepcopy(net)._threads == 2, name
         assert pickle.loads(pickle.dumps(net))._threads == 1, name
@@ -276,6 +243,7 @@ def several(name, params, threads, subnormals):
 
 
 # Whether each version is told to keep them: NumPy's always do.
+MOST = min(2, numba.config.NUMBA_NUM_THREADS)
 KEEPS = [(name, True) for name in IN_USE] + [(name, False) for name in COMPILED]
 
 
@@ -284,10 +252,8 @@ KEEPS = [(name, True) for name in IN_USE] + [(name, False) for name in COMPILED]
 # The last one: a state has no c
 @pytest.mark.parametrize(("B", "cell"), [(1, "lstm"), (6, "lstm"), (16, "gru")])
 def test_what_the_caller_does_with_subnormal_numbers_changes_nothing(
-    name, subnormals, B, cell, monkeypatch
+    name, subnormals, B, cell
 ):
-    monkeypatch.setattr(blas, "LEAST_WORK", 1000)  # so that NumPy's pool takes part
-    blas.panels.cache_clear()
     params, x, target = example((2, 12, B, 3, 16 if cell == "gru" else 20), cell)
     for layer in params.layers:
         layer.b[:] = 0
@@ -295,24 +261,43 @@ def test_what_the_caller_does_with_subnormal_numbers_changes_nothing(
     x, target = x * np.float32(1e-39), target * np.float32(0)
     shape = 2, B, params.hidden_size
     state = tuple(np.full(shape, 1e-39, np.float32) for _ in CELLS[cell].state)
-    most = min(2, numba.config.NUMBA_NUM_THREADS)
     want = everything(several(name, params, 1, subnormals), x, state, target)
     largest = np.abs(want[0]).max()
     assert 0 < largest < TINY if subnormals else largest == 0
     with flushing():
-        blas._pool.cache_clear()  # its next threads begin as this one computes
-        for threads in (1, most, most):
+        for threads in (1, MOST, MOST):
             net = several(name, params, threads, subnormals)
-            found = everything(net, x, state, target)
+            results = everything(net, x, state, target)
             with pytest.raises(ValueError, match=r"^x: got"):
                 net.forward(x[:, :, :1])
-            for one, other in zip(found, want, strict=True):
+            for one, other in zip(results, want, strict=True):
                 assert one.tobytes() == other.tobytes()
     before = mode()
-    everything(several(name, params, most, subnormals), x, state, target)
+    everything(several(name, params, MOST, subnormals), x, state, target)
     assert mode() == before
-    blas._pool.cache_clear()
-    blas.panels.cache_clear()
+
+
+@flushes
+def test_threads_of_numpys_products_that_begin_while_a_caller_flushes_do_not():
+    code = """
+sys.path.insert(0, sys.argv[1])
+import test_neighbours as own
+with own.flushing():
+    y, _ = own.large().forward(own.LARGE)
+sys.stdout.buffer.write(y.tobytes())
+"""
+    y, _ = large().forward(LARGE)
+    assert 0 < np.abs(y).max() < TINY
+    assert run("import sys\n" + code, os.path.dirname(__file__)) == y.tobytes()
+
+
+LARGE = np.full((8, 64, 128), 1e-40, np.float32)  # a product that is worth threads
+
+
+def large():
+    params = lk.Params.init(128, 128)
+    params.layers[0].b[:] = 0
+    return lk.network("numpy", params, threads=2)
 
 
 @flushes
@@ -328,14 +313,14 @@ def test_gradients_that_fade_become_zero_or_subnormal(name, subnormals, B, cell)
     exact.forward(x.astype(np.float64), training=True)
     want = exact.backward(dy.astype(np.float64)).x
     assert (np.abs(want) < TINY).mean() > 0.1, "the example says nothing"
-    found = []
-    for threads in (1, min(2, numba.config.NUMBA_NUM_THREADS)):
+    results = []
+    for threads in (1, MOST):
         net = several(name, params, threads, subnormals)
         for _ in range(3):  # it autotunes
             net.forward(x, training=True)
-            found.append(net.backward(dy).x)
-    got = found[0]
-    assert all(other.tobytes() == got.tobytes() for other in found)
+            results.append(net.backward(dy).x)
+    got = results[0]
+    assert all(other.tobytes() == got.tobytes() for other in results)
     for other in (copy.copy(net), pickle.loads(pickle.dumps(net))):
         other.forward(x, training=True)
         assert other.backward(dy).x.tobytes() == got.tobytes()
@@ -344,44 +329,3 @@ def test_gradients_that_fade_become_zero_or_subnormal(name, subnormals, B, cell)
     assert (np.abs(got - want) <= 1e-4 * of_step + 200 * least).all()
     small = (got != 0) & (np.abs(got) < TINY)
     assert small.any() if subnormals else not small.any()
-
-
-def compute_in_both(p, first, last, memory):
-    """Each of two workers multiplies a subnormal number by one: flushing, keeping, and
-    as it began. The first waits for both.
-    """
-    words = intrinsics.words_at(memory, 24)
-    numbers = words[8 * (p + 1) : 8 * (p + 2)].view(np.float64)  # of this worker
-    for k, mode in enumerate((fp_mode.KEEP, fp_mode.FLUSH)):
-        before = fp_mode.exchange_fp_mode(mode)
-        numbers[k] = numbers[3] * numbers[4]
-        fp_mode.exchange_fp_mode(before)
-    numbers[2] = numbers[3] * numbers[4]
-    atomics.atomic_add(words, 0, 1)
-    while atomics.load_acquire(words, 0) < 2:
-        intrinsics.pause()
-    return last
-
-
-@flushes
-def test_a_thread_of_a_pool_computes_in_the_mode_it_is_given():
-    memory, before = np.zeros((3, 8)), mode()
-    memory[1:, 3:5] = 1e-310, 1
-    pool, code = thread_pool.ThreadPool(), native(compute_in_both, "test")
-    pool.run(2, code, address(memory), "owner", 0, 1)
-    for keeping, flushed, after in memory[1:, :3]:
-        assert (keeping, flushed, after) == (1e-310, 0, 1e-310)
-    assert mode() == before
-    pool.drain()
-    pool.shut_down()
-
-
-@flushes
-def test_arithmetic_is_given_back_after_an_error():
-    with flushing():
-        try:
-            with blas.single_threaded(), blas.single_threaded():
-                assert np.float32(1e-40) * np.float32(1) > 0
-                raise KeyError
-        except KeyError:
-            assert np.float32(1e-40) * np.float32(1) == 0

@@ -12,19 +12,13 @@ import numpy as np
 from .cells import CELLS
 from .errors import check_array, check_type
 
+TORCH = "the names of one torch.nn.RNN (tanh), LSTM or GRU of one direction,"
+TORCH += " without a projection, and of at most one Linear, readout='its name'"
 # For each block of ours the number of Keras's, whose are i, f, c, o, and z, r, h.
 KERAS_BLOCKS = {"rnn": [0], "lstm": [0, 1, 2, 3], "gru": [1, 0, 2]}
-KERAS_LAYERS = "SimpleRNN", "LSTM", "GRU"
-# Options of these layers, and what the cells compute.
-KERAS_OPTIONS = {
-    "activation": "tanh",
-    "recurrent_activation": "sigmoid",
-    "reset_after": True,
-    "go_backwards": False,
-    "stateful": False,
-}
-TORCH_WANT = "the names of one torch.nn.RNN (tanh), LSTM or GRU of one direction,"
-TORCH_WANT += " without a projection, and of at most one Linear, readout='its name'"
+# What the cells compute, as options of Keras's layers.
+KERAS_CELL = {"activation": "tanh", "recurrent_activation": "sigmoid"}
+KERAS_CELL |= {"reset_after": True, "go_backwards": False, "stateful": False}
 
 
 def read_torch(source, readout=None):
@@ -34,28 +28,27 @@ def read_torch(source, readout=None):
     is_module = callable(getattr(type(source), "state_dict", None))
     left = source.state_dict() if is_module else source
     want = "a torch.nn.Module, or a dict of arrays, such as its state_dict"
-    left = dict(check_type("state_dict", left, Mapping, want))
-    names, first = sorted(map(str, left)), "weight_ih_l0"
+    left = {str(n): a for n, a in check_type("state_dict", left, Mapping, want).items()}
+    names, first = sorted(left), "weight_ih_l0"
     prefix = next((n.removesuffix(first) for n in names if n.endswith(first)), "")
     layers, head, parts = [], [], ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
     while f"{prefix}weight_ih_l{len(layers)}" in left:
         of_layer = [f"{prefix}{part}_l{len(layers)}" for part in parts]
         layers.append([_pop(left, name) for name in of_layer if name in left])
-    if readout is None:
-        usual = f"{prefix}readout", "readout"
-        readout = next((name for name in usual if f"{name}.weight" in left), None)
-    if readout is not None:
-        of_head = [f"{readout}.{part}" for part in ("weight", "bias")]
-        head = [_pop(left, name) for name in of_head if name in left]
-    whole = all(len(layer) in (2, 4) for layer in layers)
-    if not layers or not whole or left or (readout is not None and not head):
-        got = f"{sorted(map(str, left))} too" if left and layers else names
-        raise ValueError(f"state_dict: got {got}, want {TORCH_WANT}")
+    usual = f"{prefix}readout", "readout"
+    linear = [readout] if readout else [n for n in usual if f"{n}.weight" in left]
+    for name in linear[:1]:
+        of_head = f"{name}.weight", f"{name}.bias"
+        head = [_pop(left, part) for part in of_head if part in left]
+    whole = layers and all(len(layer) in (2, 4) for layer in layers)
+    if not whole or left or (linear and not head):
+        got = f"{sorted(left)} too" if left and layers else names
+        raise ValueError(f"state_dict: got {got}, want {TORCH}")
     if is_module:  # one that was traced does not tell
         modes = {getattr(module, "mode", "") for _, module in source.named_modules()}
         if "RNN_RELU" in modes or not modes & {"RNN_TANH", "LSTM", "GRU"}:
             got = f"{type(source).__name__} of the modes {sorted(modes - {''})}"
-            raise ValueError(f"state_dict: got {got}, want {TORCH_WANT}")
+            raise ValueError(f"state_dict: got {got}, want {TORCH}")
     blocks = {c.name: [*range(len(c.input_gates))] for c in CELLS.values() if c.torch}
     return _assemble(layers, head, blocks, transposed=True)
 
@@ -63,19 +56,17 @@ def read_torch(source, readout=None):
 def read_keras(layers, readout=None):
     """As `read_torch`; see `Params.from_keras`."""
     if not layers:
-        raise ValueError(f"layers: got none, want layers of {', '.join(KERAS_LAYERS)}")
-    stack, head = [], []
+        raise ValueError("layers: got none, want layers of SimpleRNN, LSTM or GRU")
+    stack, head, below = [], [], KERAS_CELL | {"return_sequences": True}
     for index, layer in enumerate(layers):
-        name, options = f"layers[{index}]", KERAS_OPTIONS
-        if index < len(layers) - 1:
-            options = options | {"return_sequences": True}
-        U, W, *bias = _weights(name, layer, 3, KERAS_LAYERS, options)
+        name, is_last = f"layers[{index}]", index == len(layers) - 1
+        U, W, *bias = _weights(name, layer, 3, KERAS_CELL if is_last else below)
         # A GRU has two: of U, of W.
         rows = [*bias[0]] if bias and np.shape(bias[0])[:-1] == (2,) else bias
         parts = [(f"{name} kernel", U), (f"{name} recurrent", W)]
         stack.append(parts + [(f"{name} bias", row) for row in rows])
     if readout is not None:
-        weights = _weights("readout", readout, 2, ["Dense"], {"activation": "linear"})
+        weights = _weights("readout", readout, 2, {"activation": "linear"})
         head = [*zip(("readout kernel", "readout bias"), weights, strict=False)]
     return _assemble(stack, head, KERAS_BLOCKS, transposed=False)
 
@@ -153,20 +144,16 @@ def _pop(named, name):
         raise TypeError(f"{path}: got a {type(tensor).__name__} ({error})") from None
 
 
-def _weights(name, layer, count, kinds, options):
-    """The arrays of a layer of Keras: of one of the classes `kinds`, made with
-    `options`, whose bias may be missing; or a list of all `count` of them.
+def _weights(name, layer, count, options):
+    """The arrays of a layer of Keras that was made with `options`, where it has them;
+    or a list of them. There are `count`, or one less: the bias may be missing.
     """
-    want = f"a layer of Keras ({', '.join(kinds)}) or its {count} arrays"
+    want = f"a layer of Keras or its {count} arrays"
     if hasattr(layer, "get_weights"):
-        got = {option: getattr(layer, option, want) for option, want in options.items()}
-        got = {
-            option: getattr(value, "__name__", value) for option, value in got.items()
-        }
-        if type(layer).__name__ not in kinds or got != options:
-            got = ", ".join(f"{k}={v!r}" for k, v in got.items() if v != options[k])
-            got = f"{type(layer).__name__}({got})"
-            raise ValueError(f"{name}: got {got}, want {want} with {options}")
+        config = layer.get_config()
+        got = {k: config.get(k, want) for k, want in options.items()}
+        if got != options:
+            raise ValueError(f"{name}: got {got}, want {options}")
         layer = layer.get_weights()
     check_type(name, layer, list | tuple, want)
     if len(layer) not in (count - 1, count):

@@ -3,9 +3,6 @@ them.
 """
 
 import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -87,6 +84,8 @@ def test_a_damaged_file_is_an_error_that_names_it_or_holds_the_same(tmp_path, wr
     ("change", "message"),
     [
         (lambda m: {}, "KeyError"),
+        (lambda m: np.ones(3), ""),
+        (lambda m: b"", ""),
         (lambda m: m | {"header": np.array("[3]")}, "list indices"),
         (lambda m: m | {"header": np.array('{"format": "a"}')}, "has format 'a', want"),
         (lambda m: m | {"more": np.ones(3)}, r"got unknown arrays \['more'\]"),
@@ -104,19 +103,15 @@ def test_an_archive_of_something_else_is_refused(tmp_path, change, message):
     parameters(path)
     with np.load(path) as archive:
         members = dict(archive)
-    np.savez(path, **change(members))
+    changed = change(members)
+    if isinstance(changed, dict):
+        np.savez(path, **changed)
+    else:
+        with path.open("wb") as file:
+            file.write(changed) if isinstance(changed, bytes) else np.save(
+                file, changed
+            )
     with pytest.raises(ValueError, match=rf"^path: .*file.npz: {message}"):
-        lk.Params.load(path)
-
-
-def test_a_file_without_members_is_refused(tmp_path):
-    path = tmp_path / "file.npy"
-    for content in (b"", b"text", np.lib.format.magic(1, 0)):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"^path: .*file.npy: "):
-            lk.Params.load(path)
-    np.save(path, np.ones(3))
-    with pytest.raises(ValueError, match=r"^path: .*file.npy: "):
         lk.Params.load(path)
 
 
@@ -128,6 +123,14 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         file.write(b"half")
         raise KeyboardInterrupt
     assert content_of(tmp_path) == {"file": b"old\n"}
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path):
+    path, synced = tmp_path / "file", []
+    note = lambda number: synced.append((os.fstat(number).st_size, path.exists()))  # noqa: E731
+    with files.writing(path, sync=note) as file:
+        file.write(b"123")
+    assert synced == [(3, False)]
 
 
 @posix
@@ -144,26 +147,6 @@ def test_a_disk_that_takes_no_more_is_an_error_and_the_old_file_stays(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert content_of(tmp_path) == before
-
-
-DYING = """
-import os, signal, sys
-from lstm_kernels.files import writing
-with writing(sys.argv[1]) as file:
-    file.write(b"half")
-    file.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@posix
-def test_who_dies_while_writing_leaves_the_old_file(tmp_path):
-    path = tmp_path / "net.npz"
-    small().save(path)
-    before = path.read_bytes()
-    line = [sys.executable, "-c", DYING, str(path)]
-    assert subprocess.run(line, timeout=60).returncode == -signal.SIGKILL
-    assert path.read_bytes() == before
 
 
 @posix
@@ -206,9 +189,7 @@ def test_threads_may_save_to_one_path(tmp_path):
 
 
 @posix
-@pytest.mark.parametrize(
-    "path", [3, None, b"net.npz", "", "a\0b", "folder/", ".", os.devnull, "fifo"]
-)
+@pytest.mark.parametrize("path", [3, None, b"net.npz", "", ".", os.devnull, "fifo"])
 def test_what_is_no_place_for_a_file_is_refused(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("fifo")  # who opens it waits for ever

@@ -44,9 +44,9 @@ def read_torch(source, readout=None):
     if not whole or left or (linear and not head):
         got = f"{sorted(left)} too" if left and layers else names
         raise ValueError(f"state_dict: got {got}, want {TORCH}")
-    if is_module:  # one that was traced does not tell
+    if is_module:  # else, and where it was traced, nothing tells of relu
         modes = {getattr(module, "mode", "") for _, module in source.named_modules()}
-        if "RNN_RELU" in modes or not modes & {"RNN_TANH", "LSTM", "GRU"}:
+        if not modes & {"RNN_TANH", "LSTM", "GRU"}:
             got = f"{type(source).__name__} of the modes {sorted(modes - {''})}"
             raise ValueError(f"state_dict: got {got}, want {TORCH}")
     blocks = {c.name: [*range(len(c.input_gates))] for c in CELLS.values() if c.torch}

@@ -80,39 +80,27 @@ def test_a_damaged_file_is_an_error_that_names_it_or_holds_the_same(tmp_path, wr
     assert len(refused) > 100
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda m: {}, "KeyError"),
-        (lambda m: np.ones(3), ""),
-        (lambda m: b"", ""),
-        (lambda m: m | {"header": np.array("[3]")}, "list indices"),
-        (lambda m: m | {"header": np.array('{"format": "a"}')}, "has format 'a', want"),
-        (lambda m: m | {"more": np.ones(3)}, r"got unknown arrays \['more'\]"),
-        (
-            lambda m: {n: a for n, a in m.items() if n != "V"},
-            r"got unknown arrays \['b_out'\]",
-        ),
-        (lambda m: m | {"V": m["V"] * np.nan}, r"params.V: got nan"),
-        (lambda m: m | {"V": m["V"].astype(float)}, r"params.V: got dtype float64"),
-        (lambda m: m | {"layers.0.U": m["layers.0.U"].T}, r"params.layers\[0\].U: got"),
-    ],
-)
-def test_an_archive_of_something_else_is_refused(tmp_path, change, message):
+def test_an_archive_of_something_else_is_refused(tmp_path):
     path = tmp_path / "file.npz"
     parameters(path)
     with np.load(path) as archive:
-        members = dict(archive)
-    changed = change(members)
-    if isinstance(changed, dict):
-        np.savez(path, **changed)
-    else:
-        with path.open("wb") as file:
-            file.write(changed) if isinstance(changed, bytes) else np.save(
-                file, changed
-            )
-    with pytest.raises(ValueError, match=rf"^path: .*file.npz: {message}"):
-        lk.Params.load(path)
+        whole = dict(archive)
+    less = {name: a for name, a in whole.items() if name != "V"}
+    for members, said in (
+        ({}, "KeyError"),
+        (whole | {"header": np.array("[3]")}, "list indices"),
+        (whole | {"header": np.array('{"format": "a"}')}, "has format 'a', want"),
+        (whole | {"more": np.ones(3)}, r"got unknown arrays \['more'\]"),
+        (less, r"got unknown arrays \['b_out'\]"),
+        (whole | {"V": whole["V"] * np.nan}, r"params.V: got nan"),
+        (whole | {"layers.0.U": whole["layers.0.U"].T}, r"params.layers\[0\].U: got"),
+    ):
+        np.savez(path, **members)
+        with pytest.raises(ValueError, match=rf"^path: .*file.npz: {said}"):
+            lk.Params.load(path)
+    np.save(tmp_path / "file.npy", np.ones(3))
+    with pytest.raises(ValueError, match=r"^path: .*file.npy: "):
+        lk.Params.load(tmp_path / "file.npy")
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -131,22 +119,6 @@ def test_a_file_is_on_the_disk_before_it_takes_its_place(tmp_path):
     with files.writing(path, sync=note) as file:
         file.write(b"123")
     assert synced == [(3, False)]
-
-
-@posix
-def test_a_disk_that_takes_no_more_is_an_error_and_the_old_file_stays(tmp_path):
-    import resource
-
-    path, limit = tmp_path / "net.npz", resource.getrlimit(resource.RLIMIT_FSIZE)
-    small().save(path)
-    before = content_of(tmp_path)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            small(layers=2).save(path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert content_of(tmp_path) == before
 
 
 @posix

@@ -84,7 +84,7 @@ def test_a_run_in_parts_has_the_bits_of_a_whole_one(
         same(net, whole)
 
 
-def test_checkpoints_are_guarded(tmp_path):
+def test_a_checkpoint_of_another_run_is_refused_and_nothing_changed(tmp_path):
     path, deep = tmp_path / "run.npz", tmp_path / "deep.npz"
     options = {"epochs": 2, "batch_size": 5, "learning_rate": 0.1, "optimizer": "adam"}
 
@@ -94,44 +94,35 @@ def test_checkpoints_are_guarded(tmp_path):
         before = net.params().arrays()
         try:
             lk.train(net, dataset, **options | change, resume=resume, checkpoint=file)
-        except BaseException:
-            np.testing.assert_equal(net.params().arrays(), before)
-            raise
+        finally:
+            if resume:
+                np.testing.assert_equal(net.params().arrays(), before)
 
     again(resume=False, L=2, file=deep)
     again(resume=False)
-    lk.Params.init(1, 1).save(tmp_path / "net.npz")
-    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    before = path.read_bytes()
     moved = lk.Dataset(DATASET.x, DATASET.target + np.float32(1e-6))
-    other = "is of another run, got"
-    for change, error, message in (
-        ({"resume": False}, FileExistsError, "checkpoint: .* exists, want resume=True"),
-        (
-            {"learning_rate": 0.2},
-            ValueError,
-            f"{other} learning_rate 0.1 in epoch 0, w",
-        ),
-        ({"first_epoch": 2}, ValueError, f"{other} {{'first_epoch': 0}}, want"),
-        ({"seed": 1}, ValueError, f"{other} {{'seed': 0}}, want {{'seed': 1}}"),
-        ({"batch_size": 4}, ValueError, f"{other} {{'batch_size': 5}}, want"),
-        ({"epochs": 1}, ValueError, "run.npz: has 2 epochs, want at most 1"),
-        ({"optimizer": "sgd"}, ValueError, f"{other} {{'optimizer': 'adam'}}, want"),
-        ({"dataset": moved}, ValueError, rf"{other} {{'dataset': '\w{{64}}'}}, want"),
-        (
-            {"validation": VALIDATION},
-            ValueError,
-            f"{other} {{'validation': None}}, want",
-        ),
-        ({"cell": "rnn"}, ValueError, f"{other} {{'cell': 'lstm'}}, want"),
-        ({"H": 4}, ValueError, r"layers.0.U: got shape \(1, 36\), want \(1, 16\)"),
-        ({"L": 2}, ValueError, r"lacks or has too much \['m.layers.1.U'"),
-        ({"file": deep}, ValueError, r"lacks or has too much \['m.layers.1.U'"),
-        ({"file": tmp_path / "none"}, FileNotFoundError, "none"),
-        ({"file": tmp_path / "net.npz"}, ValueError, "has format .*params/3', want"),
+    for change, message in (
+        ({"learning_rate": 0.2}, "got learning_rate 0.1 in epoch 0, want 0.2"),
+        ({"first_epoch": 2}, "got {'first_epoch': 0}, want {'first_epoch': 2}"),
+        ({"seed": 1}, "got {'seed': 0}, want"),
+        ({"batch_size": 4}, "got {'batch_size': 5}, want"),
+        ({"optimizer": "sgd"}, "got {'optimizer': 'adam'}, want"),
+        ({"dataset": moved}, r"got {'dataset': '\w{64}'}, want"),
+        ({"validation": VALIDATION}, "got {'validation': None}, want"),
+        ({"cell": "rnn"}, "got {'cell': 'lstm'}, want"),
+        ({"H": 4}, r"layers.0.U: got shape \(1, 36\), want \(1, 16\)"),
+        ({"L": 2}, r"lacks or has too much \['m.layers.1.U'"),
+        ({"file": deep}, r"lacks or has too much \['m.layers.1.U'"),
+        ({"epochs": 1}, "has 2 epochs, want at most 1"),
     ):
-        with pytest.raises(error, match=message):
+        with pytest.raises(ValueError, match=rf"^checkpoint: .*\.npz: .*{message}"):
             again(**change)
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+    with pytest.raises(FileExistsError, match=r"^checkpoint: .* exists, want"):
+        again(resume=False)
+    with pytest.raises(FileNotFoundError, match="none"):
+        again(file=tmp_path / "none")
+    assert path.read_bytes() == before
 
 
 def test_a_rate_is_looked_at_in_each_epoch():

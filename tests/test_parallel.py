@@ -23,13 +23,73 @@ RNG = np.random.default_rng(0)
 ROWS = RNG.standard_normal((4, 5, 2)).astype(np.float32)
 TARGET = RNG.standard_normal((5, 3)).astype(np.float32)
 PARAMS = lk.Params.init(2, 8, num_layers=2, output_size=3)
+E = np.arange(6, dtype=np.float32).reshape(3, 2)
+SYMBOLS = {"loss": "symbols"}
 STRINGS = strings.one_hot(strings.reber(3))
 X, LENGTHS = STRINGS.x, STRINGS.target
+GAP = np.concatenate([X[:3], np.zeros_like(X[:1]), X[4:]])
+TWO = X.copy()
+TWO[0] = 1
+NOISE = np.random.default_rng(0).random(X.shape, np.float32)
+
+
+def refused(call, message, error=ValueError):
+    with pytest.raises(error, match=re.escape(message)):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("x", "target", "message"),
+    [
+        (ROWS, TARGET[:, :1], "target: got shape (5, 1), want"),
+        (ROWS, np.full_like(TARGET, np.nan), "target: got nan"),
+        (ROWS[..., :1], TARGET, "x: got shape (4, 5, 1), want"),
+        (X, LENGTHS - 1, "x: got ["),
+        (X, LENGTHS - 0.5, "target: got"),
+        (X, LENGTHS + 99, "target: got"),
+        (X[:1], np.ones_like(LENGTHS), "target: got 1.0 at index [0, 0]"),
+        (X, LENGTHS[:2], "target: got shape (2, 1), want (3, 1)"),
+        (NOISE, LENGTHS, "x: got ["),
+        (TWO, LENGTHS, "x: got ["),
+        (GAP, LENGTHS, "x: got ["),
+        (X[..., :6], LENGTHS, "x: got shape"),
+    ],
+)
+def test_examples_are_checked(x, target, message):
+    model = Parallel(PARAMS)
+    if x.shape[1] != 5:
+        model = Parallel(lk.Params.init(7, 8, output_size=7), **SYMBOLS)
+    refused(lambda: model.loss_and_grads(x, target), message)
+    refused(lambda: model.step(x, target, 0.1), message)
+
+
+@pytest.mark.parametrize(
+    ("params", "options", "message"),
+    [
+        (lk.Params.init(2, 8), {}, "params: got no output layer"),
+        (PARAMS, {"loss": "first"}, "loss: got 'first', want one of"),
+        (PARAMS, SYMBOLS, "params: got 2 inputs and 3 outputs"),
+        (PARAMS, {"micro_batches": 0}, "micro_batches: got 0"),
+        (PARAMS, {"stages": [2]}, "stages: got [2], want 3 layers in all"),
+        (PARAMS, {"stages": [1, 2]}, "stages: got 2 on 1 ranks, want a divisor"),
+        (PARAMS, {"stages": [3, 0]}, "stages: got 0, want an integer"),
+        (PARAMS, {"embedding": E}, "loss: got 'last' with an embedding"),
+        (PARAMS, {"embedding": E[:, :1], **SYMBOLS}, "embedding: got shape (3, 1)"),
+        (PARAMS, {"embedding": E[:2], **SYMBOLS}, "params: got 2 inputs and 3 out"),
+    ],
+)
+def test_models_that_cannot_be(params, options, message):
+    refused(lambda: Parallel(params, **options), message)
 
 
 def test_it_is_trained_as_a_network_is():
     rank_programs.models(whole_world())
     dataset, model = lk.Dataset(ROWS, TARGET), Parallel(PARAMS)
+    refused(lambda: model.step(ROWS, [[1.0]], 0.1), "target: got list", TypeError)
+    refused(lambda: model.epoch(dataset, [-1], 2, 0.1), "order: got indices -1 to -1")
+    want = "validation: got a Dataset for Parallel, which has no predict, want None"
+    validated = {"validation": dataset}
+    refused(lambda: lk.train(model, dataset, 2, 2, 0.1, **validated), want, TypeError)
     end = lambda history, _: history.epochs == 2  # noqa: E731
     assert lk.train(model, dataset, 9, 2, 0.1, on_epoch=end).epochs == 2
 
@@ -37,6 +97,8 @@ def test_it_is_trained_as_a_network_is():
 def test_assign_takes_all_or_nothing():
     model = Parallel(PARAMS)
     loss, _ = model.loss_and_grads(ROWS, TARGET)
+    refused(lambda: model.assign([TARGET]), "params: got list, want Stage", TypeError)
+    refused(lambda: Parallel(PARAMS, 2), "world: got int, want lstm_k", TypeError)
     named = lk.Params.init(2, 8, num_layers=2, output_size=3, seed=1).arrays()
     for wrong, message in (
         (named | {"V": named["V"][:, :2]}, "V: got shape (8, 2), want (8, 3)"),
@@ -44,8 +106,7 @@ def test_assign_takes_all_or_nothing():
         ({"V": named["V"]}, "params: got V, want layers.0.U"),
     ):
         like = type(model.params()).from_arrays(wrong, "lstm")
-        with pytest.raises(ValueError, match=re.escape(message)):
-            model.assign(like)
+        refused(lambda like=like: model.assign(like), message)
         assert same(model.params().arrays(), PARAMS.arrays())
         assert model.loss_and_grads(ROWS, TARGET)[0] == loss
 

@@ -193,20 +193,18 @@ def windows(
     Values are taken as they are. Scale them first, to about -1 to 1, as `LogDifference`
     does: gates fed with hundreds saturate, and every forecast is the same number.
     """
-    values, places = _columns("series", series)
+    values, labels = _columns("series", series)
     if len(values) < 2:
         raise ValueError(f"series: got {len(values)} value, want at least 2")
     horizon = check_int("horizon", horizon, 1, len(values) - 1)
     length = check_int("length", length, 1, len(values) - horizon)
     wanted = target if isinstance(target, list) else [target]
-    wanted = [*places] if target is None else wanted
     try:
-        chosen = [places[name] for name in wanted]
-    except (KeyError, TypeError):  # an array cannot be a key
+        chosen = [labels.index(n) for n in (labels if target is None else wanted)]
+    except ValueError:  # of an array too, which equals nothing
         chosen = []
     if not chosen:
-        got = type(target).__name__ if hasattr(target, "shape") else repr(target)
-        raise ValueError(f"target: got {got}, want one or a list of {[*places]}")
+        raise ValueError(f"target: got {target!r}, want one or a list of {labels}")
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
         values = values.astype(check_dtype("dtype", dtype))
     check_array(f"series as {values.dtype}", values, ("N", "D"))
@@ -217,23 +215,19 @@ def windows(
 
 
 def _columns(name, value):
-    """The numbers (N, D) of a series, an array or a DataFrame, and the place of each
-    column by its name, which is its index where it has none.
+    """The numbers (N, D) of a series, an array or a DataFrame, and the names of its
+    columns, or their indices.
     """
-    labels = getattr(value, "columns", None)
-    if labels is None:
+    if not hasattr(value, "columns"):
         shape = ("N", "D") if getattr(value, "ndim", 1) == 2 else ("N",)
         values = check_series(name, value, shape)
         values = values.reshape(len(values), -1)
-        return values, {at: at for at in range(values.shape[1])}
-    places = {label: at for at, label in enumerate(labels)}
-    if len(places) < len(labels):
-        raise ValueError(f"{name}.columns: got {[*labels]}, want each name once")
-    values, check = np.empty(value.shape), check_series  # of their one index
-    for label, at in places.items():
-        values[:, at] = check(f"{name}[{label!r}]", value.iloc[:, at])
-        check = check_numbers
-    return check_array(name, values, ("N", "D")), places
+        return values, [*range(values.shape[1])]
+    labels = [*value.columns]
+    if len({*labels}) < len(labels):
+        raise ValueError(f"{name}.columns: got {labels}, want each name once")
+    columns = [check_series(f"{name}[{label!r}]", value[label]) for label in labels]
+    return check_array(name, np.array(columns).T, ("N", "D")), labels
 
 
 @dataclass(frozen=True)

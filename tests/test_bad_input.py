@@ -386,7 +386,7 @@ UNFIT = [
     ("stages", lambda: parallel(stages=[2])),
     ("stages", lambda: parallel(stages=[1, 2])),
     ("stages", lambda: parallel(stages=[3, 0])),
-    ("loss", lambda: parallel(embedding=ONE_HOT[0])),
+    ("loss", lambda: parallel(embedding=np.eye(2, dtype=np.float32))),
     ("embedding", lambda: parallel(embedding=ONE_HOT[0, :2, :1], loss="symbols")),
     ("x", lambda: parallel().step(X[..., :1], TARGET, 0.1)),
     ("target", lambda: parallel().step(X, put(TARGET, np.nan), 0.1)),

@@ -185,10 +185,15 @@ def test_one_step_uses_the_true_months_before_and_recursive_its_own(rule):
 
 def test_a_forecast_fed_with_its_own_output():
     """Of the sum of the last two, from 2 and 3: Fibonacci's numbers."""
-    given = of(MONTHLY[:2]) + 1
-    path = forecast.recursive(lambda known: known[-2:].sum(), given, months=4)
+
+    def rule(history):
+        assert not history.flags.writeable
+        return history[-2:].sum()
+
+    start = of(MONTHLY[:2]) + 1
+    path = forecast.recursive(rule, start, months=4)
     np.testing.assert_array_equal(path, [5, 8, 13, 21])
-    assert given.tolist() == [2, 3]
+    assert start.tolist() == [2, 3]
 
 
 def test_rules():

@@ -6,6 +6,7 @@ of two biases matters. In a GRU they do not, and both frameworks have two.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,13 @@ TORCH += " without a projection, and of at most one Linear, readout='its name'"
 # For each block of ours the number of Keras's, whose are i, f, c, o, and z, r, h.
 KERAS_BLOCKS = {"rnn": [0], "lstm": [0, 1, 2, 3], "gru": [1, 0, 2]}
 # What the cells compute, as options of Keras's layers.
-KERAS_CELL = {"activation": "tanh", "recurrent_activation": "sigmoid"}
-KERAS_CELL |= {"reset_after": True, "go_backwards": False, "stateful": False}
+KERAS_CELL: dict[str, Any] = {
+    "activation": "tanh",
+    "recurrent_activation": "sigmoid",
+    "reset_after": True,
+    "go_backwards": False,
+    "stateful": False,
+}
 
 
 def read_torch(source, readout=None):

@@ -245,7 +245,7 @@ def train(
                     copy = History(*map(list, vars(history).values()))
                     answer = everywhere(lambda copy=copy: on_epoch(copy, net))
                     good = net.params()
-                    ends = isinstance(answer, bool | np.bool_) and answer
+                    ends = isinstance(answer, bool | np.bool_) and bool(answer)
                 if not _on_every_rank(net, not ends):
                     break
     except BaseException as error:

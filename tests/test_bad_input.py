@@ -303,28 +303,12 @@ def with_part(part, value):
     return params
 
 
-def parallel(params=PARAMS, **options):
-    launch = pytest.importorskip("lstm_kernels.ranks.launch")
-    if why := launch.why_unavailable():
-        pytest.skip(f"no jobs here: {why}")
-    from lstm_kernels.ranks.parallel import Parallel
-
-    return Parallel(params, **options)
-
-
 NET, NEW, BOTTOM = network("numpy"), lk.network, PARAMS.layers[0]
 SMALL, HUGE = lk.Params.init(2, 5, output_size=2), PARAMS.astype(float)
 HUGE.layers[0].W[0, 0] = 1e39
 TABLE = pd.DataFrame({"a": Y, "b": Y})
 LAST = lk.Dataset(X, TARGET[:, :1])
 FIT = partial(lk.train, NET, DATASET, 1, 2)
-ONE_HOT = np.eye(2, dtype=np.float32)[np.zeros((4, 3), int)]
-LENGTHS = np.full((3, 1), 3, np.float32)
-ENDS = ONE_HOT * (np.arange(4) < 3)[:, None, None].astype(np.float32)
-
-
-def symbols(x, lengths):
-    return parallel(loss="symbols").loss_and_grads(x, lengths)
 
 
 UNFIT = [
@@ -378,32 +362,6 @@ UNFIT = [
     ("tasks", lambda: Schedule(TWO, [*PLAN.tasks])),
     ("schedule.graph", lambda: schedules.check(Schedule(None, PLAN.tasks))),
     ("schedule: task 0", lambda: schedules.check(Schedule(TWO, ((0, 0, 4),)))),
-    ("loss", lambda: parallel(loss="first")),
-    ("world", lambda: parallel(world=2)),
-    ("params", lambda: parallel(lk.Params.init(2, 5))),
-    ("params", lambda: parallel(lk.Params.init(3, 5, output_size=2), loss="symbols")),
-    ("micro_batches", lambda: parallel(micro_batches=0)),
-    ("stages", lambda: parallel(stages=[2])),
-    ("stages", lambda: parallel(stages=[1, 2])),
-    ("stages", lambda: parallel(stages=[3, 0])),
-    ("loss", lambda: parallel(embedding=np.eye(2, dtype=np.float32))),
-    ("embedding", lambda: parallel(embedding=ONE_HOT[0, :2, :1], loss="symbols")),
-    ("x", lambda: parallel().step(X[..., :1], TARGET, 0.1)),
-    ("target", lambda: parallel().step(X, put(TARGET, np.nan), 0.1)),
-    ("order", lambda: parallel().epoch(DATASET, [-1], 2, 0.1)),
-    ("params", lambda: parallel().assign([TARGET])),
-    (
-        "validation",
-        lambda: lk.train(parallel(), DATASET, 1, 2, 0.1, validation=DATASET),
-    ),
-    *(
-        ("target", lambda lengths=lengths: symbols(ENDS, lengths))
-        for lengths in (LENGTHS - 0.5, LENGTHS + 9, LENGTHS - 2, LENGTHS[:2])
-    ),
-    *(
-        ("x", lambda x=x: symbols(x, LENGTHS))
-        for x in (ONE_HOT, ENDS * 0.5, ENDS[::-1], ENDS[..., :1])
-    ),
 ]
 
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import ptx
 import pytest
-from test_cuda import needs_kernels, simulated
+from test_cuda import needs_kernels
 from test_ptx import without_simulator
 
 import lstm_kernels as lk
@@ -15,46 +15,27 @@ from lstm_kernels.ranks.rnn import outputs
 from lstm_report.experiments import gpu_kernels
 from lstm_report.measure.comparer import MismatchError, compare
 
-TOLERANCE = 2e-6
-
-
-def stack(L, T, H):
-    """An LSTM of H inputs and units, x (T, 1, H), and y by the reference."""
-    params = lk.Params.init(H, H, num_layers=L)
-    x = np.random.default_rng(0).standard_normal((T, 1, H)).astype(np.float32)
-    return params, x, lk.network("numpy", params).forward(x)[0]
-
-
-def vanilla(T, D, H, O):
-    """An RNN, x (T, 1, D), and the softmax of its outputs by the reference."""
-    params = lk.Params.init(D, H, output_size=O, cell="rnn")
-    x = np.random.default_rng(0).standard_normal((T, 1, D)).astype(np.float32)
-    return params, x, outputs(params, lk.network("numpy", params).forward(x)[0])
-
-
-STACKS = [(gpu_kernels.stack_runs, stack, s) for s in [(1, 1, 1), (2, 3, 5), (4, 6, 2)]]
-RNNS = [(1, 1, 1, 1), (3, 2, 9, 4), (5, 7, 4, 2)]
-
 
 @needs_kernels
 @pytest.mark.parametrize(
-    ("runs", "network", "shape"),
-    [*STACKS, *((gpu_kernels.rnn_runs, vanilla, s) for s in RNNS)],
+    ("T", "D", "H", "O", "scale"),
+    [(1, 1, 1, None, 1), (3, 5, 5, None, 3), (6, 2, 2, None, 4)]  # layers
+    + [(1, 1, 1, 1, 1), (3, 2, 9, 4, 1), (5, 7, 4, 2, 1), (3, 2, 4, 3, 1000)],  # of V
 )
-def test_kernels_agree_with_the_reference(runs, network, shape):
-    params, x, want = network(*shape)
+def test_kernels_agree_with_the_reference(T, D, H, O, scale):
+    """An LSTM of layers; an RNN and the softmax of its outputs, also of large ones."""
+    x = np.random.default_rng(0).standard_normal((T, 1, D)).astype(np.float32)
+    if O is None:
+        params = lk.Params.init(H, H, num_layers=scale)
+        runs, want = gpu_kernels.stack_runs, lk.network("numpy", params).forward(x)[0]
+    else:
+        params = lk.Params.init(D, H, output_size=O, cell="rnn")
+        params.V[:] *= scale
+        y = lk.network("numpy", params).forward(x)[0]
+        runs, want = gpu_kernels.rnn_runs, outputs(params, y)
     for run in runs(params, x).values():
         for _ in range(3):  # the counters of steps go on
-            compare({"y": run()}, {"y": want}, TOLERANCE)
-
-
-@needs_kernels
-def test_a_softmax_of_large_sums():
-    params, x, _ = vanilla(3, 2, 4, 3)
-    params.V[:] *= 1000
-    want = outputs(params, lk.network("numpy", params).forward(x)[0])
-    for run in gpu_kernels.rnn_runs(params, x).values():
-        compare({"y": run()}, {"y": want}, 1e-3)
+            compare({"y": run()}, {"y": want}, 1e-3 if scale == 1000 else 2e-6)
 
 
 @needs_kernels
@@ -68,24 +49,15 @@ def test_rows_of_kernels_beside_the_cpu():
     more = gpu_kernels.units((5, 9), T=3, D=2, O=4, **options)
     assert set(more["version"]) == {"rnn", "rnn_grid", "numba-fused"}
     assert set(more["H"]) == {5, 9}
-    for found in (rows, more):
-        assert (found["seconds"] > 0).all()
-        assert (found["max_err"] < 2e-5).all()
-        on_cpu = found["version"].str.startswith("numba")
-        assert found[on_cpu]["variant"].str.fullmatch(r"\d+ threads").all()
-        assert "conditions" in found.attrs
-
-
-@simulated
-def test_a_wrong_kernel_has_no_rows(monkeypatch):
-    right = gpu_kernels.unit
-
-    def late(t, j, x, h, *weights):
-        return right(t, j, x, h[1:], *weights)  # h of step t, which is not there yet
-
-    monkeypatch.setattr(gpu_kernels, "unit", late)
-    with pytest.raises(MismatchError):
-        gpu_kernels.units((5,), T=3, D=2, O=4, repeats=1)
+    for result in (rows, more):
+        assert (result["seconds"] > 0).all()
+        assert (result["max_err"] < 2e-5).all()
+        on_cpu = result["version"].str.startswith("numba")
+        assert result[on_cpu]["variant"].str.fullmatch(r"\d+ threads").all()
+        assert "conditions" in result.attrs
+    want = np.ones((1, 1, 1), np.float32)
+    with pytest.raises(MismatchError):  # a wrong kernel has no rows
+        gpu_kernels.measured(None, {"late": lambda: 1.01 * want}, want, repeats=1)
 
 
 PTX = """
@@ -93,22 +65,22 @@ import json
 import ptx
 from numba import cuda
 from lstm_report.experiments.gpu_kernels import SIGNATURES, MOST
-found = {}
+kernels = {}
 for kernel, types in SIGNATURES.items():
     with ptx.stand_in((9, 0)):
         text, _ = cuda.compile_ptx(kernel, types, cc=(9, 0))
-    found[kernel.__name__] = ptx.assemble(text, (9, 0)) | {"text": text}
-print(json.dumps([MOST, found]))
+    kernels[kernel.__name__] = ptx.assemble(text, (9, 0)) | {"text": text}
+print(json.dumps([MOST, kernels]))
 """
 
 
 def test_the_kernels_fit_a_block():
-    most, found = json.loads(without_simulator("-c", PTX)[-1])
-    for name, kernel in found.items():
+    most, kernels = json.loads(without_simulator("-c", PTX)[-1])
+    for name, kernel in kernels.items():
         assert kernel["registers"] * most <= ptx.REGISTERS, name
         assert kernel["shared"] == kernel["stack"] == kernel["spills"] == 0, name
         assert ".f64" not in kernel["text"], name
-    waits = found["wavefront"]["text"]
+    waits = kernels["wavefront"]["text"]
     assert 0 < waits.index("ld.acquire.gpu") < waits.index("red.release.gpu")
-    together = [n for n in found if "cudaCGGetIntrinsicHandle" in found[n]["text"]]
+    together = [n for n in kernels if "cudaCGGetIntrinsicHandle" in kernels[n]["text"]]
     assert together == ["wavefront", "rnn_grid"]

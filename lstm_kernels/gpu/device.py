@@ -10,23 +10,20 @@ import os
 import shutil
 import sys
 import warnings
+from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from math import prod
 from os.path import dirname, realpath
+from typing import NamedTuple
 
 import numba
 import numpy as np
 
-
-def named_toolkit():
-    """The folder of the CUDA toolkit that the environment names, or None."""
-    return os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-
-
 # Without its own wheels numba-cuda looks for the compiler (NVVM) in the named toolkit.
 _nvcc = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
-if _nvcc and not named_toolkit():
-    os.environ["CUDA_HOME"] = dirname(dirname(realpath(_nvcc)))
+if _nvcc and not os.environ.get("CUDA_PATH"):
+    os.environ.setdefault("CUDA_HOME", dirname(dirname(realpath(_nvcc))))
 
 # A broken installation must not break the import of this package.
 try:
@@ -35,10 +32,14 @@ except Exception as error:
     cuda = None
     broken = f"{type(error).__name__}: {error}"
 
-# numba-cuda asks for a name that NumPy 2.5 removed.
-vars(np).setdefault("row_stack", np.vstack)
-
 SIMULATED = cuda is not None and bool(numba.config.ENABLE_CUDASIM)
+# A module of numba-cuda asks, when it is imported, for a name that NumPy 2.5 removed.
+if not (cuda is None or SIMULATED or hasattr(np, "row_stack")):
+    vars(np)["row_stack"] = np.vstack
+    with suppress(Exception):  # older releases have no such module
+        import_module("numba.cuda.np.arrayobj")
+    del vars(np)["row_stack"]
+
 SHARED = 48 << 10  # bytes of shared memory that every device grants a block
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -51,12 +52,10 @@ def numbered(pair):
     return ".".join(map(str, pair))
 
 
-def first_line(error):
-    return (str(error).strip().splitlines() or ["no message"])[0]
-
-
 def told(error):
-    return f"{type(error).__name__}: {first_line(error)}"
+    """What an error is, in a line."""
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    return f"{type(error).__name__}: {first}"
 
 
 def select(number):
@@ -65,30 +64,34 @@ def select(number):
         cuda.select_device(number % count)
 
 
+class Grid(NamedTuple):
+    """What a kernel is launched with."""
+
+    blocks: int
+    threads: int | tuple[int, int]  # of a block
+    shared: int = 0  # bytes of shared memory of a block
+    together: bool = False  # the blocks wait for each other
+
+
 class Device:
     """What a network uses of the device: launches, memory, and copies that are counted.
 
     `sent` and `fetched` count the bytes copied to and from the device since the network
     was made. A block may have `shared` bytes of shared memory and `threads` threads.
-    `capability` says what instructions there are.
     """
 
     def __init__(self, version):
         self.version = version
-        self.sent = 0
-        self.fetched = 0
-        self._arrays = {}
-        self._views = {}  # name -> shape -> the array, made once: a step asks for some
+        self.sent = self.fetched = 0
+        self._arrays = {}  # name -> all of its memory, and shape -> its view
         self._configured = {}
         self.simulated = SIMULATED
         self.multiprocessors, self.shared, self.threads = 4, SHARED, 4
-        self.capability = (9, 0)
         if not SIMULATED:
             device = cuda.current_context().device
             self.multiprocessors = device.MULTIPROCESSOR_COUNT
             self.shared = max(SHARED, device.MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
             self.threads = 256
-            self.capability = tuple(device.compute_capability)
 
     @staticmethod
     def load_driver():
@@ -111,39 +114,38 @@ class Device:
             context.memory_manager.deallocations.clear()
         return context.get_memory_info()[0]
 
-    def configure(self, kernel, blocks, threads, shared, together=False):
-        """The kernel with its grid.
+    def launch(self, kernel, grid, *arguments):
+        """Run a kernel on a Grid.
 
-        together: the kernel's blocks wait for each other. Raises RuntimeError where the
-        device does not grant so much shared memory, or cannot hold that many such
-        blocks at a time.
+        Raises RuntimeError where the device does not grant so much shared memory, or
+        cannot hold blocks that wait for each other at a time: they would for ever.
         """
-        key = kernel, blocks, threads, shared
+        key = kernel, grid
         # The simulator's kernel has one grid at a time.
         if self.simulated or key not in self._configured:
-            if shared > SHARED and not self.simulated:
+            if grid.shared > SHARED and not self.simulated:
                 allow_shared(kernel, self.shared, self.load_driver)
-            if together:
-                self._refuse_too_many(kernel, blocks, threads, shared)
+            if grid.together and grid.blocks > (most := self._most(kernel, grid)):
+                raise RuntimeError(
+                    f"{self.version}: got {grid.blocks} blocks of {grid.threads} "
+                    f"threads and {grid.shared} bytes of shared memory that wait for "
+                    f"each other, want at most {most}, which this device holds"
+                )
             # A grid that leaves most of the device idle is a subject, not a mistake.
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Grid size")
-                self._configured[key] = kernel[blocks, threads, 0, shared]
-        return self._configured[key]
+                where = grid.blocks, grid.threads, 0, grid.shared
+                self._configured[key] = kernel[where]
+        self._configured[key](*arguments)
 
-    def _refuse_too_many(self, kernel, blocks, threads, shared):
-        """Blocks that wait for one which cannot start would wait for ever."""
-        most = 1  # Numba's simulator runs one block after another
-        if not self.simulated:
-            overloads = kernel.overloads.values()
-            held = (o.max_cooperative_grid_blocks(threads, shared) for o in overloads)
-            most = min(held)
-        if blocks > most:
-            raise RuntimeError(
-                f"{self.version}: got {blocks} blocks of {threads} threads and "
-                f"{shared} bytes of shared memory that wait for each other, want at "
-                f"most {most}, which this device holds at a time"
-            )
+    def _most(self, kernel, grid):
+        """How many blocks of a Grid the device holds at a time."""
+        if self.simulated:  # Numba's simulator runs one block after another
+            return 1
+        kinds = kernel.overloads.values()
+        return min(
+            k.max_cooperative_grid_blocks(grid.threads, grid.shared) for k in kinds
+        )
 
     def array(self, name, shape, dtype):
         """A device array of that shape. Its memory is kept for the next call of that
@@ -152,15 +154,13 @@ class Device:
         Raises ValueError if the device has no room for it.
         """
         size = prod(shape)
-        if name not in self._arrays or self._arrays[name].size < size:
+        if name not in self._arrays or self._arrays[name][0].size < size:
             self._arrays.pop(name, None)
-            self._views.pop(name, None)
             self.check_room(size * np.dtype(dtype).itemsize, name)
-            self._arrays[name] = cuda.device_array((size,), dtype)
-            self._views[name] = {}
-        views = self._views[name]
-        if shape not in views:
-            views[shape] = self._arrays[name][:size].reshape(shape)
+            self._arrays[name] = cuda.device_array((size,), dtype), {}
+        memory, views = self._arrays[name]
+        if shape not in views:  # made once: a step asks for some
+            views[shape] = memory[:size].reshape(shape)
         return views[shape]
 
     def send(self, name, host):
@@ -202,8 +202,3 @@ def allow_shared(kernel, size, load_driver):
                 f"the driver does not grant a block {size} bytes of shared memory "
                 f"(error {error})"
             )
-
-
-def synchronize():
-    """Wait until the device has done what was launched."""
-    cuda.synchronize()

@@ -77,8 +77,7 @@ class Sizes(NamedTuple):
     def shape(self, name, blocks=1):
         """The shape of an array of the table."""
         sizes = {"S": self.T + 1, "Q": four(self.P + 1), "2": 2, "blocks": blocks}
-        sizes |= self._asdict()
-        return tuple(sizes[axis] for axis in ARRAYS[name].split())
+        return tuple((sizes | self._asdict())[axis] for axis in ARRAYS[name].split())
 
     def places(self, blocks):
         """Places in `work`, with a row of partials for so many blocks."""
@@ -123,14 +122,7 @@ class Net(NamedTuple):
     backward: Callable
 
 
-class _OfNoNetwork:
-    """Where kernels look for their Net until `build` makes them for a network."""
-
-    def __getattr__(self, name):
-        raise AttributeError(f"net.{name}: want a kernel of `build.build`")
-
-
-net: Net = cast(Net, _OfNoNetwork())
+net = cast(Net, None)  # where kernels look for it; `build` puts a network's there
 
 
 def four(size):
@@ -142,8 +134,7 @@ def parts(flat, n):
     """Views of packed numbers: of each layer (inputs + H + 1, H, K), V, b_out."""
     inputs = [n.D] + [n.H] * (n.L - 1)
     shapes = [(rows + n.H + 1, n.H, n.K) for rows in inputs] + [(n.H, n.O), (n.O,)]
-    ends = np.cumsum([prod(shape) for shape in shapes])
-    arrays = np.split(flat[: n.P], ends[:-1])
+    arrays = np.split(flat[: n.P], np.cumsum([prod(shape) for shape in shapes])[:-1])
     return [a.reshape(shape) for a, shape in zip(arrays, shapes, strict=True)]
 
 
@@ -170,8 +161,7 @@ def unpack(flat, like):
         matrix = rows.swapaxes(1, 2).reshape(len(rows), -1)
         U, W, (b,) = np.split(matrix, [-n.H - 1, -1])
         folded = fold(CELLS[like.cell], Layer(U, W, b))
-        copies = (np.array(a, order="C") for a in (folded.U, folded.W, folded.b))
-        layers.append(Layer(*copies))
+        layers.append(Layer(*(a.copy() for a in (folded.U, folded.W, folded.b))))
     read_out = (None, None) if like.V is None else (V.copy(), b_out.copy())
     return Params(layers, *read_out, like.cell)
 

@@ -1,6 +1,4 @@
-"""How a launch of the tile kernels is cut into blocks, and a pass that is launched
-so.
-"""
+"""How a launch of the tile kernels is cut into blocks; a pass that is launched so."""
 
 from types import ModuleType
 from typing import NamedTuple
@@ -8,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from .build import TILES, build
+from .device import Grid
 from .layout import Sizes, four
 
 MOST_SAMPLES = 32  # of a block
 MOST_PARTS = 8  # of a sum
-LIMITS = "multiprocessors", "shared", "threads"  # of a Device, that a plan keeps to
 
 
 class Plan(NamedTuple):
@@ -57,11 +55,9 @@ def plan(n, dtype, *, multiprocessors, shared, threads):
         size = max(forward, backward, threads) * np.dtype(dtype).itemsize
         return tile, R, parts, size
 
-    few = -(-n.B // multiprocessors)
-    tile, R, parts, size = cut(min(MOST_SAMPLES, few))
+    tile, R, parts, size = cut(min(MOST_SAMPLES, -(-n.B // multiprocessors)))
     while tile > 1 and size > shared:
-        smaller = 1 << (tile - 1).bit_length() - 1  # the next power of two
-        tile, R, parts, size = cut(smaller)
+        tile, R, parts, size = cut(1 << (tile - 1).bit_length() - 1)  # a power of two
     if size > shared:
         raise ValueError(
             f"params: hidden_size {n.H} takes {size} bytes of shared memory for the "
@@ -93,30 +89,25 @@ class Pass:
         self.places = self.n.places(rows)
         self._size = self.places.end + behind
         same = self.n._replace(T=0, B=0)  # networks of these sizes share their kernels
-        how = params.cell, params.dtype, self.modules, entries, same
         constants = {name: getattr(self.plan, name) for name in self.constants}
+        how = params.cell, params.dtype, self.modules, entries, same
         self._kernels = build(*how, **constants)
 
     def planned(self, device):
         """The plan, how many rows of partials there are, numbers behind all arrays."""
-        limits = {name: getattr(device, name) for name in LIMITS}
-        made = plan(self.n, self._dtype, **limits)
-        return made, made.blocks, 0
+        names = "multiprocessors", "shared", "threads"
+        limits = {name: getattr(device, name) for name in names}
+        cut = plan(self.n, self._dtype, **limits)
+        return cut, cut.blocks, 0
 
     def grid(self, name):
-        """Blocks, their threads and bytes of shared memory for a kernel, and whether
-        the blocks wait for each other.
-        """
+        """The Grid of a kernel."""
         plan, together = self.plan, name == "epoch"
         blocks = plan.all_blocks if together or name == "update" else plan.blocks
-        return blocks, (plan.x, plan.y), plan.shared, together
+        return Grid(blocks, (plan.x, plan.y), plan.shared, together)
 
     def work(self):
         return self._device.array("work", (self._size,), self._dtype)
-
-    def _part(self, name, size, skip=0):
-        first = getattr(self.places, name) + skip
-        return self.work()[first : first + size]
 
     def send(self, **arrays):
         """Copy arrays into their places of `work`."""
@@ -128,8 +119,11 @@ class Pass:
         host = np.empty(shape, self._dtype)
         return self._device.copy_from(self._part(name, host.size, skip), host)
 
+    def _part(self, name, size, skip=0):
+        first = getattr(self.places, name) + skip
+        return self.work()[first : first + size]
+
     def launch(self, name, *arguments):
-        """Run a kernel with its grid; arguments: those behind n."""
-        *grid, together = self.grid(name)
-        kernel = self._device.configure(self._kernels[name], *grid, together=together)
-        kernel(self.places, *arguments)
+        """Run a kernel on its Grid; arguments: those behind n."""
+        where = self.grid(name)
+        self._device.launch(self._kernels[name], where, self.places, *arguments)

@@ -19,7 +19,7 @@ import numpy as np
 from ..gpu import persistent_kernels, products
 from ..gpu.available import why_not_together
 from ..gpu.build import TILES
-from ..gpu.device import SIMULATED
+from ..gpu.device import SIMULATED, Grid
 from ..gpu.layout import four
 from ..gpu.persistent_kernels import CHUNK, COUNTERS_APART
 from ..gpu.plans import Pass
@@ -125,7 +125,7 @@ class PersistentPass(Pass):
             blocks = blocks if name == "update" else min(blocks, self.n.B)
             threads, shared = (PLAIN, 1), PLAIN * self._dtype.itemsize
         # The simulator runs one block after another: it takes the layers in turn.
-        return 1 if SIMULATED else blocks, threads, shared, together
+        return Grid(1 if SIMULATED else blocks, threads, shared, together)
 
 
 class CudaPersistent(CudaFused):

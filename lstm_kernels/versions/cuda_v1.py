@@ -15,7 +15,7 @@ import numpy as np
 from ..gpu import plain_kernels
 from ..gpu.available import why_unavailable
 from ..gpu.build import build
-from ..gpu.device import Device
+from ..gpu.device import Device, Grid
 from ..gpu.layout import Sizes
 from ..params import Layer
 from .base import Network
@@ -70,8 +70,8 @@ class CudaV1(Network):
         return Layer(rows[:D], rows[D:-1], rows[-1]), dx, dh, dc
 
     def grid(self, count):
-        """Blocks and threads of a launch for so many samples, or units of rows."""
-        return 1, 1
+        """The Grid of a launch for so many samples, or units of rows."""
+        return Grid(1, 1)
 
     def there(self, array):
         """A host's array as the kernels get it; they may write it."""
@@ -87,11 +87,10 @@ class CudaV1(Network):
         return array
 
     def _launch(self, name, count, *arrays):
-        kernel = self._device.configure(self._kernels[name], *self.grid(count), 0)
         copied = sum(a.nbytes for a in arrays if isinstance(a, np.ndarray))
         self._device.sent += copied
         self._device.fetched += copied
         # These copies are counted: they are what V1 and V2 show.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Host array used in CUDA kernel")
-            kernel(*arrays)
+            self._device.launch(self._kernels[name], self.grid(count), *arrays)

@@ -7,7 +7,7 @@ Bounded by the chain of one sample's multiply-adds, and by Numba's copies of eve
 array.
 """
 
-from ..gpu.device import SIMULATED
+from ..gpu.device import SIMULATED, Grid
 from .cuda_v1 import CudaV1
 
 WARP = 4 if SIMULATED else 32  # the simulator's threads are Python's
@@ -17,4 +17,4 @@ class CudaV2(CudaV1):
     name = "cuda-v2"
 
     def grid(self, count):
-        return -(-count // WARP), WARP
+        return Grid(-(-count // WARP), WARP)

@@ -73,12 +73,15 @@ def found(net, params, x, dataset, batch_size, rate):
     return {"y": y, "losses": np.array(losses)} | net.params().arrays()
 
 
-def contest(variant, names, work, dataset, calls, *, rate, **options):
-    """Rows of networks and of PyTorch side by side; a call of LONG seconds and more is
-    timed once. Who cannot be made or does not agree with the reference is `left_out`.
+def contest(
+    variant, names, work, dataset, calls, *, rate, long=LONG, make=network, **options
+):
+    """Rows of networks and of PyTorch side by side; a call of `long` seconds and more
+    is timed once. Who cannot be made or does not agree with the reference is `left_out`.
 
     calls: stage -> function that takes one of them and returns what is timed, or None.
-    rate: of the epoch of `dataset` in which they have to agree.
+    rate: of the epoch of `dataset` in which they have to agree. make: takes the name of
+    a version and parameters, returns the network.
     """
     (x, _), nets, rows = work.example(), {}, []
     cases, errors = {stage: {} for stage in calls}, {}
@@ -92,15 +95,17 @@ def contest(variant, names, work, dataset, calls, *, rate, **options):
     for name in names:
         try:
             kind = gpu_torch.KINDS.get(name)
-            make = partial(network, name) if kind is None else gpu_torch.Torch
-            nets[name] = make(given[0], **(kind or {}))
+            if kind is None:
+                nets[name] = make(name, given[0])
+            else:
+                nets[name] = gpu_torch.Torch(given[0], **kind)
             errors[name] = error(name)
             for stage, call in calls.items():
                 if (case := call(nets[name])) is None:
                     continue
                 case()  # what it compiles is no part of its time
                 seconds = timeit.timeit(case, number=1)
-                if seconds < LONG:
+                if seconds < long:
                     cases[stage][name] = case
                 else:
                     row = {"case": name, "repeat": 0, "seconds": seconds}
@@ -145,7 +150,7 @@ def on_device(net, x):
 
     def run():
         other._forward(x, None, False)
-        device.synchronize()
+        device.cuda.synchronize()
 
     return run
 

@@ -14,7 +14,7 @@ from numba import float32, int32, int64
 
 from lstm_kernels.cores import cores
 from lstm_kernels.gpu.build import OPTIONS
-from lstm_kernels.gpu.device import SIMULATED, Device, cuda
+from lstm_kernels.gpu.device import SIMULATED, Device, Grid, cuda
 from lstm_kernels.gpu.ptx import add_release, load_acquire
 from lstm_kernels.params import Params
 from lstm_kernels.ranks.rnn import outputs
@@ -164,8 +164,8 @@ def launch(device, kernel, blocks, threads, *arguments):
     simulator runs one after another, and `wavefront`'s wait for earlier ones alone.
     """
     waits = kernel in (wavefront, rnn_grid) and not SIMULATED
-    grid = blocks, min(threads, MOST), 0
-    device.configure(compiled(kernel), *grid, together=waits)(*arguments)
+    grid = Grid(blocks, min(threads, MOST), together=waits)
+    device.launch(compiled(kernel), grid, *arguments)
 
 
 def stack_runs(params, x):

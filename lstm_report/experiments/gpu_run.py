@@ -125,11 +125,11 @@ def checks():
     """Command lines of the checks that follow the comparisons: name -> words."""
     commands = {}
     if results.ROOT and find_spec("pytest"):  # the tests come with the repository
-        names = "cuda", "persistent", "gpu_kernels", "versions", "bad_input"
+        names = "cuda", "gpu_kernels", "versions", "bad_input"
         paths = (results.ROOT / f"tests/test_{name}.py" for name in names)
         words = [sys.executable, "-m", "pytest", "-q", "-W", "default"]
         words += ["-p", "no:benchmark", "-p", "no:cacheprovider"]
-        words += ["-k", " or ".join(names[:3])]
+        words += ["-k", " or ".join(names[:2])]
         # Compiling takes most of the time.
         words += ["-n", str(min(16, os.cpu_count() or 1))] if find_spec("xdist") else []
         commands["tests"] = [*words, *(str(path) for path in paths if path.exists())]
@@ -214,12 +214,13 @@ def main(
     *,
     parts=None,
     clock=time.monotonic,
+    slower=SLOWER,
 ):
     """Verify, measure and check, in at most so many minutes; yields (name, what came of
     it, path) after each part: rows of a comparison, or a sentence. All results so far
     are written. What claims rest on is measured in further processes while there is
     time. only: names of parts; none is all. parts: name -> Task; None is `tasks`.
-    clock: returns seconds.
+    clock: returns seconds. slower: so many times as long may a part take here.
 
     One that fails leaves the others to run; RuntimeError names it at the end.
     """
@@ -255,7 +256,7 @@ def main(
     for name, process, task in turns():
         began = clock()
         left, due = end - began, due - (0 if process else task.seconds)
-        limit = max(min(task.seconds * SLOWER, left), left - due)
+        limit = max(min(task.seconds * slower, left), left - due)
         if name == "probe":  # something has to be left for what it prepares
             limit = min(limit, 24 * minutes)
         label = f"{name}, process {process + 1}" if process else name

@@ -16,7 +16,7 @@ import numpy as np
 import ptx
 import pytest
 from conftest import SIMULATED, example
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import lstm_kernels as lk
@@ -62,7 +62,7 @@ def test_a_plan_fits_the_device_or_says_what_does_not(n, dtype, card):
         tile = plans.plan(n, dtype, threads=256, **card)
         assert 1 <= tile.blocks <= tile.all_blocks <= count
         assert sample / 2 < tile.shared <= shared
-        assert tile.x * tile.y <= 256
+        assert tile.x * tile.y <= min(256, tile.shared // size)  # `sum_rows`
         assert tile.tile % tile.R == tile.y % tile.parts == 0
         assert tile.R == 1 or (size == 4 and n.K <= 4)
     weights = n.L * n.H**2 * n.K * size
@@ -138,7 +138,7 @@ def test_kernels_stay_in_their_memory_and_compute_each_number_once(kept):
     kind = cuda_persistent.CudaPersistent if kept else cuda_fused.CudaFused
     ranges = [st.integers(1, most) for most in (2, 3, 9, 9, 6, 2)]
 
-    @settings(max_examples=12)
+    @settings(max_examples=12, phases=[Phase.generate])  # to shrink takes minutes
     @given(sizes=st.tuples(*ranges), cell=st.sampled_from([*CELLS]), few=st.booleans())
     def stay(sizes, cell, few):
         L, T, B, D, H, O = sizes
@@ -155,7 +155,7 @@ def test_kernels_stay_in_their_memory_and_compute_each_number_once(kept):
             values = {"n": run.places, "tile": run.plan.tile, "first": 0, "batch": 0}
             values |= {"order": np.arange(B), "x": np.zeros((T, B, D)), "theta": theta}
             values |= {"target": np.zeros((B, O)), "work": work, "losses": losses}
-            values |= {"blocks": run.plan.blocks, "rate": float(few)}
+            values |= {"blocks": 1 if kept else run.plan.blocks, "rate": float(few)}
             grid = run.grid(name)
             if kept and name == "forward" and few:  # as on a device
                 grid = grid._replace(blocks=run.plan.blocks)

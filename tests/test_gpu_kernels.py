@@ -19,11 +19,13 @@ from lstm_report.measure.comparer import MismatchError, compare
 @needs_kernels
 @pytest.mark.parametrize(
     ("T", "D", "H", "O", "scale"),
-    [(1, 1, 1, None, 1), (3, 5, 5, None, 3), (6, 2, 2, None, 4)]  # layers
-    + [(1, 1, 1, 1, 1), (3, 2, 9, 4, 1), (5, 7, 4, 2, 1), (3, 2, 4, 3, 1000)],  # of V
+    [
+        *[(1, 1, 1, None, 1), (3, 5, 5, None, 3), (6, 2, 2, None, 4)],
+        *[(1, 1, 1, 1, 1), (3, 2, 9, 4, 1), (5, 7, 4, 2, 1), (3, 2, 4, 3, 1000)],
+    ],
 )
 def test_kernels_agree_with_the_reference(T, D, H, O, scale):
-    """An LSTM of layers; an RNN and the softmax of its outputs, also of large ones."""
+    """An LSTM of `scale` layers; an RNN and the softmax of its scaled outputs."""
     x = np.random.default_rng(0).standard_normal((T, 1, D)).astype(np.float32)
     if O is None:
         params = lk.Params.init(H, H, num_layers=scale)
@@ -38,25 +40,9 @@ def test_kernels_agree_with_the_reference(T, D, H, O, scale):
             compare({"y": run()}, {"y": want}, 1e-3 if scale == 1000 else 2e-6)
 
 
-@needs_kernels
-def test_rows_of_kernels_beside_the_cpu():
-    options = {"repeats": 2, "least": 0}
-    rows = gpu_kernels.layers((1, 2), T=3, H=5, **options)
-    names = {"layers_in_turn", "wavefront", "numba-wavefront", "numba-fused"}
-    assert set(rows["version"]) == names
-    assert len(rows) == 2 * 2 * len(names)
-    assert set(rows["L"]) == {1, 2}
-    more = gpu_kernels.units((5, 9), T=3, D=2, O=4, **options)
-    assert set(more["version"]) == {"rnn", "rnn_grid", "numba-fused"}
-    assert set(more["H"]) == {5, 9}
-    for result in (rows, more):
-        assert (result["seconds"] > 0).all()
-        assert (result["max_err"] < 2e-5).all()
-        on_cpu = result["version"].str.startswith("numba")
-        assert result[on_cpu]["variant"].str.fullmatch(r"\d+ threads").all()
-        assert "conditions" in result.attrs
+def test_a_wrong_kernel_has_no_rows():
     want = np.ones((1, 1, 1), np.float32)
-    with pytest.raises(MismatchError):  # a wrong kernel has no rows
+    with pytest.raises(MismatchError):
         gpu_kernels.measured(None, {"late": lambda: 1.01 * want}, want, repeats=1)
 
 

@@ -11,7 +11,7 @@ import pytest
 from test_cuda import simulated
 
 import lstm_kernels as lk
-from lstm_report.experiments import gpu, gpu_run, gpu_torch
+from lstm_report.experiments import gpu, gpu_run
 from lstm_report.experiments.gpu_run import Task
 from lstm_report.measure.process import ProcessError
 
@@ -99,17 +99,12 @@ def test_time_that_a_part_leaves_goes_to_the_next(tmp_path):
 
 
 @simulated
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ({"minutes": 0}, "minutes: got 0"),
-        ({"minutes": float("nan")}, "minutes: got nan"),
-        ({"only": ("typo",)}, "only: got .'typo'., want some of"),
-    ],
-)
-def test_a_run_of_nothing_is_refused(tmp_path, how, said):
-    with pytest.raises(ValueError, match=said):
-        list(gpu_run.main("smoke", tmp_path, **how))
+def test_a_run_of_nothing_is_refused(tmp_path):
+    for minutes in (0, float("nan")):
+        with pytest.raises(ValueError, match=f"minutes: got {minutes}, want a number"):
+            next(gpu_run.main("smoke", tmp_path, minutes))
+    with pytest.raises(ValueError, match=r"only: got .'typo'., want some of"):
+        next(gpu_run.main("smoke", tmp_path, only=("typo",)))
     assert not [*tmp_path.iterdir()]
 
 
@@ -143,20 +138,23 @@ def test_what_is_wrong_is_compared_with_nothing(capsys):
     said = gpu_run.probe("smoke", [], cases, limit=1)
     assert said == "0 of 2 networks right, 2 not reached"  # nor wrong
     result = gpu_run.comparison("large, 4", "smoke", [["cuda-persistent", 2]], limit=99)
-    assert {"cuda-fused", "numba-fused"} <= set(result["version"])
+    assert set(result["version"]) >= {"cuda-fused", "numba-fused"}
     assert "cuda-persistent" not in set(result["version"])
     assert (result["max_err"] < 1e-5).all()
     on_device = result[result["stage"] == "forward on device"]
-    assert set(on_device["version"]).isdisjoint({"numba-fused"})
+    assert "numba-fused" not in set(on_device["version"])
 
 
 @simulated
 def test_comparisons_run():
-    for part in ("hundreds", "windows"):
-        result = gpu.plan("smoke")[part].run()
-        assert (result["seconds"] > 0).all()
-        assert (result["max_err"] < 1e-5).all()
-    assert result.groupby("N")["B"].first().to_dict() == {8: 1}  # eight steps
+    parts = "hundreds", "layers", "units", "windows"
+    hundreds, layers, units, windows = (gpu.plan("smoke")[p].run() for p in parts)
+    assert {*layers["version"]} >= {"layers_in_turn", "wavefront", "numba-wavefront"}
+    assert {*units["version"]} == {"rnn", "rnn_grid", "numba-fused"}
+    assert windows.groupby("N")["B"].first().to_dict() == {8: 1}  # eight steps
+    for rows in (hundreds, layers, units, windows):
+        assert (rows["max_err"] < 2e-5).all()
+        assert "conditions" in rows.attrs
 
 
 def contest(names, calls, work=gpu.SMALL, **options):
@@ -183,23 +181,12 @@ def test_a_long_call_is_timed_once_and_what_the_first_compiles_is_not_its_time()
     assert result.loc["numpy-sample", "max"] < 0.05
 
 
-@pytest.mark.parametrize("fault", ["y", "losses", "layers.0.W"])
-def test_who_is_wrong_or_cannot_be_made_is_left_out(fault):
+def test_who_is_wrong_or_cannot_be_made_is_left_out():
     class Wrong(lk.versions()[0].load()):
         name = "numpy-sample"
 
-        def forward(self, *inputs):
-            y, state = super().forward(*inputs)
-            return y * 1.01 if fault == "y" else y, state
-
         def epoch(self, *inputs):
-            losses = super().epoch(*inputs)
-            return [loss * 1.01 for loss in losses] if fault == "losses" else losses
-
-        def params(self):
-            params = super().params()
-            params.layers[0].W *= 1.01 if fault == "layers.0.W" else 1
-            return params
+            return [1.01 * loss for loss in super().epoch(*inputs)]
 
     def make(name, params):
         return Wrong(params) if name == Wrong.name else lk.network(name, params)
@@ -208,21 +195,7 @@ def test_who_is_wrong_or_cannot_be_made_is_left_out(fault):
     calls = {"epoch": gpu.epoch_of(work.dataset(5), 3, 0.1)}
     assert set(contest(names, calls, work, make=make)["version"]) == {"numpy"}
     wrong, missing = gpu.left_out[-2:]
-    assert wrong.startswith("numpy-sample (L=1, H=2, B=3): MismatchError: ")
-    assert fault in wrong
+    assert wrong.startswith("numpy-sample (L=1, H=2, B=3): MismatchError: losses")
     assert "cuda-nothing" in missing
     with pytest.raises(RuntimeError, match=r"^a: .*numpy-sample"):
         contest(names[1:], calls, work, make=make)
-
-
-@pytest.mark.parametrize("tf32", [False, True])
-def test_pytorch_trains_as_a_network_does(tf32):
-    pytest.importorskip("torch")
-    params = lk.Params.init(2, 5, num_layers=2, output_size=1)
-    net = gpu_torch.Torch(params, device="cpu", tf32=tf32)
-    work = gpu.Workload(2, 4, 2, 5, 3)
-    (x, _), dataset = work.example(), work.dataset(8)
-    given = work.params(seed=3), x, dataset, 3, 0.5
-    for _ in range(2):  # from the same parameters
-        gpu.compare(gpu.found(net, *given), gpu.truth(*given), 1e-6)
-    assert net.torch.backends.cudnn.allow_tf32 is tf32

@@ -76,8 +76,8 @@ def found(net, params, x, dataset, batch_size, rate):
 def contest(
     variant, names, work, dataset, calls, *, rate, long=LONG, make=network, **options
 ):
-    """Rows of networks and of PyTorch side by side; a call of `long` seconds and more
-    is timed once. Who cannot be made or does not agree with the reference is `left_out`.
+    """Rows of networks and of PyTorch side by side; a call of `long` seconds is timed
+    once. Who cannot be made or does not agree with the reference is `left_out`.
 
     calls: stage -> function that takes one of them and returns what is timed, or None.
     rate: of the epoch of `dataset` in which they have to agree. make: takes the name of

@@ -243,7 +243,7 @@ def compared(world):
         ("micro_batches", lambda: Parallel(read, world, micro_batches=one(1, 2))),
         ("loss", lambda: Parallel(large, world, loss=one("last", "symbols"))),
         ("version", lambda: Parallel(read, world, version=one(*VERSIONS))),
-        ("params of stage 0", lambda: model.assign(one(theta, theta_2).params())),
+        ("V", lambda: model.assign(one(theta, theta_2).params())),
         ("x", lambda: model.loss_and_grads(one(x, x[1:]), y)),
         ("x", lambda: model.step(one(x, x[:, :2]), one(y, y[:2]), 0.1)),
         ("x", lambda: model.step(one(x, doubled), one(y, np.tile(y, (2, 1))), 0.1)),
@@ -355,7 +355,7 @@ class Counted:
 def sent(world, model, x, target):
     """The bytes that leave all ranks in a step."""
     with pytest.MonkeyPatch.context() as patch:
-        places = [(model.row, "comm"), *((one, "_comm") for one in model._sums)]
+        places = [(model.row, "comm"), (model._sum, "_comm")]
         counted = [Counted(getattr(*place)) for place in places]
         for place, comm in zip(places, counted, strict=True):
             patch.setattr(*place, comm)
@@ -374,7 +374,7 @@ def versions(world):
     for options, count in COMPUTED[world.size]:
         for version in VERSIONS:
             model = Parallel(SMALL, world, version=version, **options)
-            made = [stage._network._network.name for stage in model.local.values()]
+            made = [stage.network.name for stage in model.local.values()]
             assert made == [version]
             losses = lk.train(model, data, **steps).loss
             np.testing.assert_allclose(losses, want, rtol=1e-5)

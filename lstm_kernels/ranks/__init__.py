@@ -17,7 +17,6 @@ In a container, as root, Open MPI wants OMPI_ALLOW_RUN_AS_ROOT=1 and
 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1.
 
 All ranks make the same calls with the same arguments. What must be the same is compared
-before anything is computed (`World.agreed`): where it is not, or is wrong on one rank,
-every rank raises. Memory lasts as long as an array or a Pass that points to it. Every
-wait ends with a signal, and the end of a rank or of mpiexec ends the job.
+before it is used (`World.agreed`): where it is not, or is wrong on one rank, every rank
+raises. Every wait ends with a signal, and the end of a rank or of mpiexec ends the job.
 """

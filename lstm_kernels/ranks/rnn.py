@@ -2,9 +2,8 @@
 ones; h lies in a window, memory that all of them read.
 
 Ranks run the scheduler loop of the threads that partition a pass of `numba-fused` by
-units (`cpu/scheduler.py`), on counters in the window. But they are all there: none
-steals. Bits are those of one thread: the same code computes the same sums, whoever runs
-it.
+units (`cpu/scheduler.py`), on counters in the window, but none steals. Bits are those
+of one thread: the same code computes the same sums, whoever runs it.
 """
 
 from functools import partial
@@ -27,9 +26,8 @@ class Units:
     """One layer whose unit blocks are shared by the ranks of a World. Every method is
     collective: all ranks call it, in the same order and with the same arguments.
 
-    params: Params of one layer, float32 or float64. Raises TypeError for what is no
-    Params or World, ValueError for more layers, for more workers than unit blocks, or
-    where ranks disagree about the values; on every rank.
+    params: Params of one layer. Raises TypeError, or ValueError for more layers, for
+    more ranks than unit blocks, or where ranks disagree about values; on every rank.
     """
 
     def __init__(self, params: Params, world: World):
@@ -55,11 +53,8 @@ class Units:
 
     def bound(self, x: np.ndarray, partition: Partition = UNITS) -> Pass:
         """The compiled Pass over x (T, B, D), from a zero state, with memory of its
-        own: it can be run again, and its h read, whatever is bound later. Raises as
-        `forward`.
-
-        partition: who computes what, by units; ValueError for one that has not work for
-        every rank.
+        own: it can be run again, and its h read, whatever is bound later. partition:
+        who computes what; it must have work for every rank. Raises as `forward`.
         """
         world, layout = self.world, self._net.layout
 

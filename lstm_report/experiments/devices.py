@@ -20,7 +20,7 @@ import pandas as pd
 from lstm_kernels.params import Params
 from lstm_kernels.ranks import launch
 from lstm_kernels.ranks.parallel import Parallel
-from lstm_kernels.ranks.stage import Stage, layers_of
+from lstm_kernels.ranks.stage import Stage, flat, layers_of, parts
 from lstm_kernels.ranks.world import Sum, World
 from lstm_kernels.versions import VersionName
 
@@ -152,12 +152,24 @@ class Layers:
             (np.ascontiguousarray(inputs[:, a:b]), wanted[:, a:b])
             for a, b in pairwise(ends)
         ]
-        self._stages = {}
+        self._stages, self._flats = {}, {}
         for k, (name, named) in enumerate(example.arrays.items()):
             how = {"loss": "symbols", "is_first": k == 0, "version": example.version}
-            stage = Stage(named, example.params.cell, **how)
-            stage.begin(stage.flat(named))
-            self._stages[name] = stage
+            self._stages[name] = Stage(named, example.params.cell, **how)
+            theta, shapes = flat(named), {n: a.shape for n, a in named.items()}
+            self._flats[name] = theta, np.zeros_like(theta), shapes
+            self._begin(name)
+
+    def _begin(self, name):
+        theta, gradients, shapes = self._flats[name]
+        self._stages[name].begin(parts(theta, shapes), parts(gradients, shapes))
+
+    def _descend(self, name):
+        theta, gradients, shapes = self._flats[name]
+        gradients *= gradients.dtype.type(SMALL_RATE)
+        self._flats[name] = theta - gradients, gradients, shapes
+        gradients[:] = 0
+        self._begin(name)
 
     def in_place(self):
         """Seconds by layer and way, as they are met in training: every micro-batch goes
@@ -171,9 +183,6 @@ class Layers:
             spent[key] += time.perf_counter() - start
             return result
 
-        def descend(stage):
-            stage.begin(stage.descended(SMALL_RATE))
-
         share = self._count
         for m, (value, wanted) in enumerate(self._parts):
             for name, stage in self._stages.items():
@@ -185,8 +194,8 @@ class Layers:
                 dy = clocked((name, "backward"), stage.backward, dy, m)
         found = {key: seconds / len(self._parts) for key, seconds in spent.items()}
         spent.clear()
-        for name, stage in self._stages.items():
-            clocked((name, "descent"), descend, stage)
+        for name in self._stages:
+            clocked((name, "descent"), self._descend, name)
         return found | spent
 
     def alone(self):

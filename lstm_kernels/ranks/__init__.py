@@ -13,9 +13,7 @@ program.py`:
 
     world.main(program)
 
-In a container, as root, Open MPI wants OMPI_ALLOW_RUN_AS_ROOT=1 and
-OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1.
-
+As root Open MPI wants OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1.
 All ranks make the same calls with the same arguments. What must be the same is compared
 before it is used (`World.agreed`): where it is not, or is wrong on one rank, every rank
 raises. Every wait ends with a signal, and the end of a rank or of mpiexec ends the job.

@@ -1,5 +1,5 @@
-"""What each rank of a job that `launch.run` starts does: call a function of a module
-with its World and with options. Rank 0 writes what it returns.
+"""A rank of a job that `launch.run` starts: it calls a function of a module with its
+World and with options, and rank 0 writes what that returns.
 """
 
 import json

@@ -3,13 +3,13 @@
 Ranks form a grid of replicas (data parallelism), each of the ranks that its stages go
 round (model parallelism). A mini-batch is shared out over the replicas; the share of
 one is cut into micro-batches, which all go forward through its stages before the first
-one goes back (fill and drain, Huang et al. 2019). Gradients are then summed over the
-replicas. Every rank reads the data by itself; between ranks go activations, their
-gradients, and sums.
+one goes back (fill and drain, Huang et al. 2019). Every rank reads the data by itself;
+between ranks go activations, their gradients, and sums.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -38,14 +38,13 @@ class Parallel:
     network. Every method is collective: all ranks call it with the same arguments.
 
     params: Params with an output layer. world: None is that of all ranks of the job.
-    embedding: E (S, D), the inputs of the S symbols, or None for inputs that come as
-    they are. stages: of each stage the number of its layers (`layers_of`); None is one
-    stage. A replica has a rank for each stage; of more stages than ranks, stage v is on
-    rank v % ranks. micro_batches: into how many the share of a replica is cut, if it
-    has so many samples. loss: "last", the mean squared error of the last step, or
-    "symbols", the mean cross-entropy of the symbols after the first; with an embedding
-    the only one. version: what computes the recurrent layers (`Stage`); of one for a
-    GPU, process r of a machine uses device r % count.
+    embedding: E (S, D), the inputs of the S symbols, or None. stages: the number of
+    layers of each (`layers_of`); None is one stage. A replica has a rank for each; of
+    more stages than ranks, stage v is on rank v % ranks. micro_batches: into how many
+    the share of a replica is cut, if it has so many samples. loss: "last", the mean
+    squared error of the last step, or "symbols", the mean cross-entropy of the symbols
+    after the first. version: what computes the recurrent layers; of one for a GPU,
+    process r of a machine uses device r % count.
 
     A step that an exception ends leaves the parameters as they were. Raises as
     `network`, and TypeError or ValueError, on every rank, for stages that do not fit
@@ -65,8 +64,8 @@ class Parallel:
     ):
         world = whole_world() if world is None else world
         self.world = check_type("world", world, World)
-        self.options = {"stages": stages, "micro_batches": micro_batches}
-        self.options |= {"loss": loss, "version": version}
+        self.options: dict[str, Any] = {"loss": loss, "version": version}
+        self.options |= {"stages": stages, "micro_batches": micro_batches}
         named = world.agreed(lambda: self._checked(params, embedding))  # of each stage
         same = {"params.cell": params.cell} | self.options | union(named)
         world.agreed(lambda: same, same=True)
@@ -78,9 +77,9 @@ class Parallel:
         self.ranks = min(len(named), world.size)  # of a replica
         self.row, self._column = world.grid(self.ranks)
         numbers = range(self.row.rank, len(named), self.ranks)  # of this rank's stages
-        own = {v: named[v] for v in numbers}
-        self.local = world.agreed(lambda: self._make_stages(own))
-        own = union(own.values())
+        local = {v: named[v] for v in numbers}
+        self.local = world.agreed(lambda: self._make_stages(local))
+        own = union(local.values())
         self._shapes = {name: a.shape for name, a in own.items()}
         self._theta = flat(own)  # this rank's parameters; a step makes new ones
         self._gradients = np.zeros_like(self._theta)
@@ -95,12 +94,11 @@ class Parallel:
             raise ValueError("params: got no output layer, want V and b_out")
         D, S = params.input_size, params.output_size
         if embedding is not None:
+            embedding = check_array("embedding", embedding, (S, D), dtype=params.dtype)
             if not symbols:
                 raise ValueError("loss: got 'last' with an embedding, want 'symbols'")
-            embedding = check_array("embedding", embedding, (S, D), dtype=params.dtype)
         elif symbols and D != S:
-            got = f"{D} inputs and {S} outputs"
-            raise ValueError(f"params: got {got}, want as many of each")
+            raise ValueError(f"params: got {D} inputs, want {S} as of outputs")
         layers, ranks = [*layers_of(params, embedding).values()], self.world.size
         stages = [len(layers)] if options["stages"] is None else options["stages"]
         options["stages"] = stages = [check_int("stages", number) for number in stages]
@@ -114,13 +112,12 @@ class Parallel:
 
     def _make_stages(self, named):
         """A Stage of each, on the device of this process."""
-        options = {name: self.options[name] for name in ("loss", "version")}
-        if str(options["version"]).startswith("cuda"):
+        form = self._cell, self.options["loss"], self.options["version"]
+        if str(form[-1]).startswith("cuda"):
             from ..gpu.device import select  # which takes time to import
 
             select(whole_world().near[0])
-        stages = named.items()
-        return {v: Stage(a, self._cell, is_first=v == 0, **options) for v, a in stages}
+        return {v: Stage(arrays, *form, v == 0) for v, arrays in named.items()}
 
     def params(self) -> StageParams:
         """A copy of this rank's parameters."""
@@ -135,17 +132,14 @@ class Parallel:
         return union(self.row.comm.allgather(self.params().arrays()))
 
     def assign(self, params: StageParams) -> None:
-        """Take over other values for this rank's parameters. Raises TypeError or
-        ValueError, on every rank, for another form or what replicas have otherwise.
-        """
+        """Take over other values for this rank's parameters, the same in replicas."""
 
         def checked():
             source = check_type("params", params, (StageParams, Params), "StageParams")
-            named, shapes = source.arrays(), self._shapes
-            if named.keys() != shapes.keys():
-                raise ValueError(f"params: got {[*named]}, want {[*shapes]}")
-            dtype = self.dtype
-            return {n: check_array(n, named[n], shapes[n], dtype=dtype) for n in shapes}
+            named, check = source.arrays(), partial(check_array, dtype=self.dtype)
+            if named.keys() != self._shapes.keys():
+                raise ValueError(f"params: got {[*named]}, want {[*self._shapes]}")
+            return {n: check(n, named[n], shape) for n, shape in self._shapes.items()}
 
         self._theta = flat(self.world.agreed(checked, same=True))
 
@@ -153,39 +147,36 @@ class Parallel:
         """The loss of a mini-batch, and the gradients of this rank's parameters, of no
         use where the loss is not finite: a float and a StageParams.
 
-        x, target: as a network takes them, (T, B, D) and (B, O). With loss "symbols"
-        one-hot rows (T, B, S) and how many of them each sequence has, (B, 1), two or
-        more; after these, rows of zeros. Raises TypeError or ValueError for bad input,
-        or one that ranks have otherwise, on every rank, before anything is computed.
+        x, target: as a network takes them. With loss "symbols" one-hot rows (T, B, S),
+        zeros after the length of each sequence, and these lengths (B, 1), from two.
+        Raises TypeError or ValueError for what is wrong or not the same on every rank,
+        before anything is computed.
         """
         *examples, _ = self._examples(x, target, 1.0)
         return self.passes(*examples), self.gradients()
 
     def step(self, x: np.ndarray, target: np.ndarray, learning_rate: float) -> float:
         """A step of gradient descent; the loss before it, and no step where that is not
-        finite. Raises as `loss_and_grads`; DivergedError, on every rank, for a
-        parameter that is not finite: all keep those before the step.
+        finite. Raises as `loss_and_grads`, and DivergedError, on every rank, before a
+        parameter that is not finite.
         """
         return self.descend(*self._examples(x, target, learning_rate))
 
     def epoch(
         self, dataset: Dataset, order: ArrayLike, batch_size: int, learning_rate: float
     ) -> list[float]:
-        """A step for each mini-batch of `order`; the losses, up to one that is not
-        finite. Raises as `step` does; a DivergedError holds `.step`.
-        """
+        """A `step` for each mini-batch of `order`; the losses, up to one not finite."""
 
         def checked():
             chosen, size = check_order(dataset, order, batch_size)
             return {"order": chosen, "batch_size": size}
 
-        chosen = self.world.agreed(checked, same=True).values()
-        return dataset.each_batch(*chosen, lambda *xy: self.step(*xy, learning_rate))
+        chosen, size = self.world.agreed(checked, same=True).values()
+        step = partial(self.step, learning_rate=learning_rate)
+        return dataset.each_batch(chosen, size, step)
 
     def descend(self, inputs, wanted, count, rate):
-        """A step on examples as of `passes`, which uses the gradients up; the loss
-        before it.
-        """
+        """A step on examples of `passes`, which uses gradients up; the loss before."""
         loss = self.passes(inputs, wanted, count)
         if math.isfinite(loss):
             with np.errstate(over="ignore", invalid="ignore"):
@@ -201,8 +192,7 @@ class Parallel:
         return all(self.world.comm.allgather(bool(condition)))
 
     def passes(self, inputs, wanted, count):
-        """Forward and back through every stage, and the sums: `gradients` are then
-        those of the whole mini-batch. The loss.
+        """The loss; `gradients` are then those of the whole mini-batch.
 
         inputs: (T, B, D), or symbols (T, B) for an embedding; wanted: the next symbols
         (T, B) or the target (B, O); count: what every loss is divided by.
@@ -246,22 +236,19 @@ class Parallel:
 
     def _micro_batches(self, inputs, wanted):
         """(inputs, wanted) of each micro-batch of this rank's replica."""
-        B, replica, replicas = inputs.shape[1], self._column.rank, self._column.size
-        low, high = B * replica // replicas, B * (replica + 1) // replicas
-        count = min(self.options["micro_batches"], high - low)
-        ends = [low + (high - low) * k // max(count, 1) for k in range(count + 1)]
-        for a, b in pairwise(ends):
-            part = wanted[:, a:b] if self._symbols else wanted[a:b]
-            yield np.ascontiguousarray(inputs[:, a:b]), part
+        replica, replicas = self._column.rank, self._column.size
+        samples = np.array_split(np.arange(inputs.shape[1]), replicas)[replica]
+        count = min(self.options["micro_batches"], len(samples))
+        for part in np.array_split(samples, count) if count else ():
+            yield inputs.take(part, 1), wanted.take(part, 1 if self._symbols else 0)
 
     def _examples(self, x, target, rate):
         """What `descend` takes, the same on every rank."""
 
         def examples():
-            (width, outputs), dtype = self._sizes, self.dtype
-            inputs = check_array("x", x, ("T", "B", width), dtype=dtype)
-            shape = inputs.shape[1], outputs
-            wanted = check_array("target", target, shape, dtype=dtype)
+            (D, O), dtype = self._sizes, self.dtype
+            inputs = check_array("x", x, ("T", "B", D), dtype=dtype)
+            wanted = check_array("target", target, (inputs.shape[1], O), dtype=dtype)
             if self._symbols:
                 inputs, wanted = _symbols(inputs, wanted)
             checked = check_rate("learning_rate", rate, dtype)
@@ -279,9 +266,8 @@ class Parallel:
 
 
 class SharedCheckpoint(Checkpoint):
-    """What each rank of the first replica has, in one file that rank 0 writes and every
-    rank reads. Training goes on only on as many ranks and with the same options: else
-    the bits would differ.
+    """What each rank of the first replica has, in one file that rank 0 writes. Training
+    goes on only on as many ranks, with the same options: else the bits would differ.
     """
 
     def __init__(self, path, model: Parallel):
@@ -301,16 +287,14 @@ class SharedCheckpoint(Checkpoint):
         read, own = super().load, f"{self._rank}."
 
         def build_own(header, every):
-            named = {n: a for n, a in every.items() if n.startswith(own)}
-            return build(header, {n.removeprefix(own): a for n, a in named.items()})
+            mine = [name for name in every if name.startswith(own)]
+            return build(header, {n.removeprefix(own): every[n] for n in mine})
 
         return self._world.agreed(lambda: read(build_own))
 
 
 def _symbols(x, lengths):
-    """One-hot rows x (T, B, S) up to the longest of the lengths (B, 1), and their
-    symbols (T, B), -1 after a sequence's end; or ValueError.
-    """
+    """x up to the longest of the lengths, and its symbols (T, B), -1 after an end."""
     inside, longest = np.arange(len(x))[:, None] < lengths[:, 0], int(lengths.max())
     wrong = lengths[(inside.sum(axis=0)[:, None] != lengths) | (lengths < 2)]
     if wrong.size:

@@ -1,5 +1,4 @@
-"""Inference of one layer whose hidden units several ranks share, each always the same
-ones; h lies in a window, memory that all of them read.
+"""Inference of one layer whose hidden units several ranks share; h lies in a window.
 
 Ranks run the scheduler loop of the threads that partition a pass of `numba-fused` by
 units (`cpu/scheduler.py`), on counters in the window, but none steals. Bits are those
@@ -24,10 +23,8 @@ UNITS = Partition("units")
 
 class Units:
     """One layer whose unit blocks are shared by the ranks of a World. Every method is
-    collective: all ranks call it, in the same order and with the same arguments.
-
-    params: Params of one layer. Raises TypeError, or ValueError for more layers, for
-    more ranks than unit blocks, or where ranks disagree about values; on every rank.
+    collective. params: Params of one layer. Raises TypeError, or ValueError for more
+    layers, for more ranks than unit blocks, or where ranks disagree; on every rank.
     """
 
     def __init__(self, params: Params, world: World):
@@ -44,8 +41,8 @@ class Units:
         return {"params.cell": params.cell} | net.params().arrays()
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """y (T, B, H) of x (T, B, D), from a zero state. Raises as `Network.forward`,
-        on every rank, and ValueError for ranks whose x differ.
+        """y (T, B, H) of x (T, B, D), from a zero state. Raises as `Network.forward`
+        and for ranks whose x differ, on every rank.
         """
         bound = self.bound(x)
         bound()
@@ -56,11 +53,11 @@ class Units:
         own: it can be run again, and its h read, whatever is bound later. partition:
         who computes what; it must have work for every rank. Raises as `forward`.
         """
-        world, layout = self.world, self._net.layout
+        world, blocks = self.world, self._net.layout.blocks
 
         def checked():
             array, ranks = self._net.checked_input("bound", x), world.size
-            graph = Graph(1, len(array), blocks=layout.blocks, samples=array.shape[1])
+            graph = Graph(1, len(array), blocks=blocks, samples=array.shape[1])
             schedule = partition.schedule(graph, ranks)
             if schedule.workers != ranks:
                 got = f"{partition} for {counted(schedule.workers, 'worker')}"
@@ -80,13 +77,9 @@ class Units:
         shared = world.rank, memory[: 8 * words].view(np.int64)
         mode = workspace.fp_mode
         compiled = plan.Pass(stages, workspace.arguments, mode, shared=shared)
-        run = partial(self._run, compiled, (x, memory))
+        # Not to be cancelled: the other ranks would wait. A signal ends their job.
+        run = partial(compiled.run, 1, (x, memory))
         return Pass(run, workspace, h.reshape(len(x) + 1, x.shape[1], -1))
-
-    def _run(self, compiled, arrays):
-        with self._net._held("run"):  # a pass counts in words of its own
-            # Not to be cancelled: the other ranks would wait. A signal ends their job.
-            compiled.run(1, arrays)
 
 
 def outputs(params: Params, y: np.ndarray) -> np.ndarray:

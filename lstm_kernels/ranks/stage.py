@@ -1,10 +1,9 @@
 """A stage: neighbouring layers of a model, on one rank. The first layer may be an
 embedding E, the last is the output layer with its loss, the others are recurrent.
 
-A stage goes forward and back on one micro-batch at a time; several are under way, each
-in a *slot* of its own, a number. A version for GPUs has the arrays of its last pass
-alone: one that another came after goes forward again before it goes back (Huang et al.
-2019).
+Several micro-batches are under way at a time, each in a *slot* of its own, a number.
+Where a version has arrays of its last pass alone (GPU), one that another came after
+goes forward again before it goes back (Huang et al. 2019).
 """
 
 import math
@@ -24,16 +23,15 @@ from ..versions import network
 LOSSES = {"symbols": cross_entropy_and_dz, "last": squared_error_and_dz}
 
 
-def layers_of(
-    params: Params, embedding: np.ndarray | None = None
-) -> dict[str, dict[str, Any]]:
-    """The layers of a model as they are given to ranks: name -> arrays by name, in
-    order. params: Params with an output layer; embedding: E (S, D) or None.
+def layers_of(params: Params, embedding: np.ndarray | None) -> dict[str, Named]:
+    """The layers of a model as they are given to ranks, in order: the arrays of each by
+    name, by its name. embedding: E (S, D) or None.
     """
-    layers = {} if embedding is None else {"embedding": {"E": embedding}}
+    layers: dict[str, Any] = (
+        {} if embedding is None else {"embedding": {"E": embedding}}
+    )
     for k, layer in enumerate(params.layers):
-        named = {f"layers.{k}.{part}": a for part, a in vars(layer).items()}
-        layers[f"layer {k}"] = named
+        layers[f"layer {k}"] = {f"layers.{k}.{n}": a for n, a in vars(layer).items()}
     return layers | {"output layer": {"V": params.V, "b_out": params.b_out}}
 
 
@@ -74,19 +72,16 @@ class StageParams:
 
 
 class Stage:
-    """Neighbouring layers.
+    """Neighbouring layers, whose arrays are `named` (`layers_of`).
 
-    named: the arrays of the layers (`layers_of`). loss: of LOSSES. is_first: whether
-    the gradient of the input is of no use. version: what computes the recurrent layers;
-    all others are NumPy's. In place of numbers that are not finite the recurrent layers
-    take zeros, and the step has `diverged`: every rank takes part in it to its end.
+    loss: of LOSSES. version: what computes the recurrent layers; all others are
+    NumPy's. is_first: whether the gradient of the input is of no use. In place of
+    numbers that are not finite the recurrent layers take zeros, and the step has
+    `diverged`: every rank takes part in it to its end.
     """
 
-    def __init__(
-        self, named: Named, cell: str, *, loss: str, is_first: bool, version: str
-    ):
-        self._cell, self._names, self.diverged = cell, list(named), False
-        self._loss = LOSSES[loss]
+    def __init__(self, named: Named, cell: str, loss: str, version, is_first=False):
+        self._cell, self._names, self._loss = cell, list(named), LOSSES[loss]
         self._inputs = not is_first or "E" in named
         self._prefixes = [name[:-1] for name in named if name.endswith(".U")]
         self.network: Any = None
@@ -111,18 +106,16 @@ class Stage:
         embedding, negative after a sequence's end: nothing wanted depends on those, and
         their gradient is zero. wanted, count: as of the loss in `LOSSES`.
         """
-        theta, first, arrays, dz = self._theta, value, None, None
-        if "E" in theta:
-            value = theta["E"][value]
-        x = value
+        theta, arrays, dz = self._theta, None, None
+        x = theta["E"][value] if "E" in theta else value
+        y = result = x
         if self.network:
             x = self._finite(x)
-            value, arrays = self._pass(slot, x)
-        y = value
+            y, arrays = result, _ = self._pass(slot, x)
         if "V" in theta:
-            value, dz = self._loss(y, theta["V"], theta["b_out"], wanted, count)
-        self._kept[slot] = first, x, arrays, y, dz
-        return value
+            result, dz = self._loss(y, theta["V"], theta["b_out"], wanted, count)
+        self._kept[slot] = value, x, arrays, y, dz
+        return result
 
     def _pass(self, slot, x):
         """y, and what `_backward` of the network takes: a tape without its checks."""
@@ -136,7 +129,7 @@ class Stage:
         the next one, which the last has itself. Adds gradients up.
         """
         gradients = self._gradients
-        first, x, arrays, y, dz = self._kept.pop(slot)
+        value, x, arrays, y, dz = self._kept.pop(slot)
         if "V" in gradients:
             dy, dV, db_out = back(y, self._theta["V"], dz)
             gradients["V"] += dV
@@ -152,7 +145,7 @@ class Stage:
                     gradients[prefix + part] += gradient
             dy = grads.x
         if "E" in gradients:  # rows of one symbol are added in their order
-            np.add.at(gradients["E"], first, dy)
+            np.add.at(gradients["E"], value, dy)
         return dy
 
     def _recurrent(self, named):

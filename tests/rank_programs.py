@@ -105,14 +105,20 @@ def memory(world):
         assert (window == 7 + k).sum() == min(world.size, len(window))
     shared, kept = rnn.Units(lk.Params.init(2, 256), world), windows[1][: world.size]
     del windows, window
-    for T in range(64, 72):
+    before = mapped()
+    for T in range(64, 80):
         world.window(T)[:] = 5
         shared.forward(example(T, 8, 2))
         rows.add(Parallel(reber(), world, stages=[3]).row)
     assert len(rows) == 1  # a communicator
     assert (kept == 8).all()
-    if (maps := Path("/proc/self/maps")).exists():
-        assert maps.read_text().count("/window") < 4
+    assert mapped() - before < 4
+
+
+def mapped():
+    """How many windows this process has, where the system tells."""
+    maps = Path("/proc/self/maps")
+    return maps.read_text().count("/window") if maps.exists() else 0
 
 
 def refused(world):
@@ -224,7 +230,11 @@ MODELS = {
         ("lstm", REPLICAS | {"version": "cuda-fused"}, 320),
         ("lstm", PIPELINE | {"version": "cuda-fused"}, 72),
         ("lstm", PIPELINE | {"loss": "symbols"}, None),
-        ("rnn", PIPELINE | {"loss": "symbols", "embedding": example(7, 3)}, None),
+        (
+            "rnn",
+            {"loss": "symbols", "embedding": example(7, 3), "stages": [1, 3]},
+            None,
+        ),
         ("gru", {"loss": "symbols", "embedding": example(7, 3)}, None),
     ],
     4: [("lstm", PIPELINE, 72 + 320)],

@@ -92,6 +92,6 @@ def run(module: str, function: str, ranks: int, options: dict, threads=1, limit=
                     job.wait(GRACE)
                 job.kill()  # where it has ended already, this does nothing
         if job.returncode:
-            last = "\n".join(printed.splitlines()[-60:])
+            last = "\n".join(printed.replace("\0", "").splitlines()[-60:])
             raise JobError(f"the job ended with status {job.returncode}:\n{last}")
         return pickle.loads(result.read_bytes())

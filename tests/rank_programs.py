@@ -372,7 +372,7 @@ def training(world, folder, killed=None):
 
 def waiting(world, folder=None, waits="message", stops=None):
     """Rank 0 waits for ever, for a message or units of rank 1. Rank 1 sends a signal to
-    a rank, `stops`. The numbers of mpiexec and the ranks go into a folder.
+    a rank, `stops`, or raises. The numbers of mpiexec and the ranks go into a folder.
     """
     run = rnn.Units(lk.Params.init(2, 256), world).bound(example(30, 1, 2))
     run()
@@ -382,6 +382,8 @@ def waiting(world, folder=None, waits="message", stops=None):
         Path(folder, "part").rename(Path(folder, "pids"))
     if world.rank == 1:
         time.sleep(0.5)
+        if stops is None:
+            raise RuntimeError("rank 1 alone")
         os.kill(pids[stops[0]], stops[1])
         time.sleep(60)
     elif waits == "units":
@@ -395,6 +397,12 @@ def parting(world):
     model = Parallel(lk.Params.init(2, 3, output_size=1), world)
     if world.rank:
         model.step(example(3, 4, 2), example(4, 1), 0.1)
+
+
+def grid(world):
+    """More ranks than some machines have cores."""
+    cores(world)
+    models(world)
 
 
 def every(world, folder):

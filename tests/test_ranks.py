@@ -28,7 +28,7 @@ def test_two_ranks_compute_what_one_process_does(tmp_path):
 
 
 def test_replicas_of_pipelines_compute_what_one_process_does():
-    run("models", ranks=4)
+    run("grid", ranks=4)
 
 
 def test_what_rank_0_returns_comes_back_or_the_error_of_a_rank():
@@ -73,9 +73,11 @@ def test_a_signal_ends_a_rank_whatever_it_waits_for(waits):
         run("waiting", waits=waits, stops=[0, signal.SIGINT], limit=30)
 
 
-def test_a_rank_that_parts_from_the_others_ends_the_job():
+def test_a_rank_that_fails_or_parts_from_the_others_ends_the_job():
     with pytest.raises(launch.JobError, match="ValueError: call: got main"):
         run("parting", limit=30)
+    with pytest.raises(launch.JobError, match=r"rank 1: Tr[\s\S]*Error: rank 1 alone"):
+        run("waiting", limit=30)
 
 
 def wait_until(condition, seconds=40):

@@ -5,7 +5,7 @@ run as they stand, with rows that a test made in the place of measured ones.
 import ast
 import importlib
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -24,6 +24,7 @@ NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 # ratios within a round do not see them; powers of two round nothing.
 OF_PROCESS, OF_ROUND = (1.0, 2.0, 0.5), (1.0, 4.0, 0.5)
 MEASURES = {"processes", "shared", "recorded"}  # of a Notebook
+JUST = 1.002  # times a limit is on its other side
 
 
 def rows(times, by="case", **columns):
@@ -54,9 +55,6 @@ def machine(roof=100.0, sgemm=80.0, line=2e-7):
     return rows(took)
 
 
-NO_CARD = pd.DataFrame(columns=results.COLUMNS)
-
-
 def of_card(variant, stage, times, **sizes):
     """Rows of a comparison on a GPU; times: seconds by version."""
     columns = {"variant": variant, "stage": stage, "N": 0} | sizes
@@ -70,30 +68,29 @@ class Told(Notebook):
 
     def __init__(self, made):
         super().__init__("smoke", display=self._take, root=None)
-        self.made, self.said, self.claims = made, [], []
+        self.made = {"gpu": pd.DataFrame(columns=results.COLUMNS)} | made
+        self.said, self.claims = [], ""
 
     def _take(self, data, metadata=None, raw=False, display_id=False):
         self.said.append(data["text/plain"] if raw else data.data)
         return SimpleNamespace(update=self.said.append) if display_id else None
 
-    def _rows(self, name):
-        found = self.made[name]
-        return found.pop(0) if isinstance(found, list) else found
+    def rows_of(self, name):
+        made = self.made[name]
+        return made.pop(0) if isinstance(made, list) else made
 
     def processes(self, measure, **_):
-        return self._rows(measure.__name__)
+        return self.rows_of(measure.__name__)
 
     def shared(self, what):
-        return self._rows(what.measure.__name__)
+        return self.rows_of(what.measure.__name__)
 
     def recorded(self, experiment, folder=None):
-        if experiment == "gpu" and experiment not in self.made:
-            return NO_CARD
-        return self._rows(experiment)
+        return self.rows_of(experiment)
 
-    def claim(self, sentence, held, numbers, **how):
-        super().claim(sentence, held, numbers, **how)
-        self.claims.append({True: "T", False: "F", None: "-"}[held])
+    def claim(self, sentence, held, numbers, **options):
+        super().claim(sentence, held, numbers, **options)
+        self.claims += {True: "T", False: "F", None: "-"}[held]
 
     def show(self, figure, name, caption="", *_, **__):
         assert isinstance(figure, Figure)
@@ -109,21 +106,25 @@ class Told(Notebook):
 
 def loaded(node):
     """The names that a statement reads, in functions too."""
-    found = (one for one in ast.walk(node) if isinstance(one, ast.Name))
-    return {one.id for one in found if isinstance(one.ctx, ast.Load)}
+    names = (one for one in ast.walk(node) if isinstance(one, ast.Name))
+    return {one.id for one in names if isinstance(one.ctx, ast.Load)}
 
 
 def bound(node):
     """The names that a statement binds."""
-    found = set()
+    names = set()
     for one in ast.walk(node):
         if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
-            found.add(one.id)
+            names.add(one.id)
         if isinstance(one, ast.FunctionDef | ast.ClassDef):
-            found.add(one.name)
+            names.add(one.name)
         if isinstance(one, ast.alias):
-            found.add((one.asname or one.name).partition(".")[0])
-    return found
+            names.add((one.asname or one.name).partition(".")[0])
+    return names
+
+
+def attributes(node):
+    return {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
 
 
 def measures(node):
@@ -135,16 +136,6 @@ def measures(node):
         or one.attr.startswith("measure_")
         for one in asked
     )
-
-
-def stand_in(nb, name):
-    """What a page calls in the place of a function of its module that measures."""
-
-    def measure(*_, **__):
-        return nb._rows(name)
-
-    measure.__name__ = name
-    return measure
 
 
 class Page:
@@ -174,62 +165,76 @@ class Page:
                 wanted |= loaded(self.statements[k])
         return [self.statements[k] for k in sorted(depend)]
 
-    def told(self, **made):
-        """The Notebook after its cells ran on made rows."""
-        nb = Told(dict(made))
-        code = compile(ast.Module(self.chosen, []), str(self.path), "exec")
-        with pytest.MonkeyPatch.context() as patch:
-            for name in made:
-                if name.startswith("measure_") and hasattr(self.module, name):
-                    patch.setattr(self.module, name, stand_in(nb, name))
-            exec(code, {"__name__": "page", "nb": nb, "PRESET": "smoke"})
+    def told(self, statements=None, **made):
+        """The Notebook after its cells, or these statements, ran on made rows; functions
+        of its module that are named return what is made.
+        """
+        nb, module = Told(made), SimpleNamespace(**vars(self.module))
+        for name in made:
+            if isinstance(getattr(module, name, None), FunctionType):
+                stand_in = lambda *_, name=name, **__: nb.rows_of(name)  # noqa: E731
+                stand_in.__name__ = name
+                setattr(module, name, stand_in)
+        space = {"__name__": "page", "nb": nb, "PRESET": "smoke"}
+        for node in self.chosen if statements is None else statements:
+            exec(compile(ast.Module([node], []), f"<{self.path.stem}>", "exec"), space)
+            space |= {n: module for n, o in space.items() if o is self.module}
         return nb
 
-    def uses(self, also=()):
-        """The functions of its module that the chosen cells reach, those of `also`, and
-        what measures, which smoke runs; and all that there are.
+    def unreached(self, file):
+        """The functions of its module that no cell and no measurement of smoke reaches,
+        and nothing that a test file names.
         """
         tree = ast.parse(Path(self.module.__file__).read_text("utf-8"))
         kinds = ast.FunctionDef, ast.ClassDef
         defined = {n.name: loaded(n) for n in tree.body if isinstance(n, kinds)}
-        seen = [one for n in self.chosen for one in ast.walk(n)]
-        found = {one.attr for one in seen if isinstance(one, ast.Attribute)}
-        found |= {*also, *(name for name in defined if name.startswith("measure_"))}
-        found &= set(defined)
-        while more := {n for f in found for n in defined[f] & set(defined)} - found:
-            found |= more
-        return found, set(defined)
+        nodes = [*self.statements, ast.parse(Path(file).read_text("utf-8"))]
+        reached = set().union(*map(attributes, nodes))
+        reached |= {name for name in defined if name.startswith("measure_")}
+        reached &= set(defined)
+        while more := {n for f in reached for n in defined[f]} & set(defined) - reached:
+            reached |= more
+        return set(defined) - reached
 
-    def tests(self, cases, also=()):
-        """Three tests of a page: that its claims have these verdicts and its outputs
-        these words; that each claim was seen to hold and not to hold; that every
-        function is reached. Assign them to names that begin with `test_`.
+    def tests(self, file, cases, edges=()):
+        """Three tests of a page: that its claims have these verdicts and its tables and
+        figures these words; that what has a limit changes there; that each claim was
+        seen to hold and not to hold and every function is reached. Assign them to names
+        that begin with `test_`.
 
-        cases: name -> (rows by the name of what measures them, or a function without
-        arguments that makes them; verdicts of the claims in order, "T", "F", "-" for
-        not measured; words: that begin with "no: " must be missing). also: names of
-        functions that the test file calls itself.
+        file: the test's own. cases: name -> (rows by the name of what measures them,
+        verdicts of the claims in order, "T", "F", "-" for not measured, words). edges:
+        (claim, limit, function) that makes such rows of three numbers, one of each
+        process, all of which have to reach the limit, or with ("most", limit) must not
+        pass it; without a claim, None, the function says whether it is reached.
         """
 
         @pytest.mark.parametrize("name", cases)
         def test_page(name):
             made, verdicts, *words = cases[name]
-            nb = self.told(**(made() if callable(made) else made))
-            assert "".join(nb.claims) == verdicts, nb.text
+            nb = self.told(**made)
+            assert nb.claims == verdicts, nb.text
             has(words, nb.text)
 
-        def test_both():
-            columns = zip(
-                *(verdicts for _, verdicts, *_ in cases.values()), strict=True
-            )
-            for place, seen in enumerate(columns, start=1):
-                assert {"T", "F"} <= set(seen), f"claim {place}: want both verdicts"
+        @pytest.mark.parametrize("number", range(len(edges)))
+        def test_edge(number):
+            claim, limit, function = edges[number]
+            way, limit = limit if isinstance(limit, tuple) else ("least", limit)
+            just = JUST if way == "least" else 1 / JUST
+            for near in (limit * just, limit / just):
+                result = function((limit * just**40, near, limit * just**80))
+                if claim is not None:
+                    result = self.told(**result).claims[claim] == "T"
+                assert result == (near == limit * just), f"near {limit}: {near}"
 
-        def test_reached():
-            found, defined = self.uses(also)
-            assert not defined - found, f"want a test of {sorted(defined - found)}"
+        def test_all():
+            every = zip(*(verdicts for _, verdicts, *_ in cases.values()), strict=True)
+            sides = {claim for claim, *_ in edges}
+            for claim, verdicts in enumerate(every):
+                assert claim in sides or {"T", "F"} <= {*verdicts}, claim
+            assert not self.unreached(file)
 
-        return test_page, test_both, test_reached
+        return test_page, test_edge, test_all
 
 
 def has(words, text):
@@ -259,8 +264,6 @@ def text_of(result):
         return f"{plots.words(result)} {getattr(result, 'alt', '')}"
     if isinstance(result, pd.DataFrame):
         return "\n".join(", ".join(map(str, row)) for row in result.itertuples())
-    if isinstance(result, dict):
-        return "\n".join(f"{name}: {value}" for name, value in result.items())
     return " ".join(result.split())
 
 

@@ -9,11 +9,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import notebook_rules as rules
-import numba
 import numpy as np
 import pytest
 from form import problems_of_code, problems_of_form
@@ -93,97 +91,32 @@ def test_an_exercise_with_blanks_is_open(names, name):
     assert said[-1] == "Exercises solved: 0 of 6."
 
 
-# Other right forms: what of a solution becomes what.
-H_W = """            for k in range(H):
-                for n in range(4 * H):
-                    a[n] += h[k] * W[k, n]
-"""
-EDGES = "min(r + 1, M - 1)", "min(j + 1, N - 1)"
-SUMS = """                s00, s01 = s00 + a0 * b0, s01 + a0 * b1
-                s10, s11 = s10 + a1 * b0, s11 + a1 * b1
-"""
-GUARD = """    if s < x.shape[1]:
-        walk(s, x, U, W, b, h, c, gates)
-"""
-START = "block * block_size + index"
+# Another right form of each: what of a solution becomes what.
 RIGHT = {
     "cell": [
-        [("math.tanh(g_bar)", "2 * sigmoid(2 * g_bar) - 1")],
-        [("math.tanh(c)", "(1 - 2 / (math.exp(2 * c) + 1))"), ("h, c\n", "[h, c]\n")],
-        [
-            ("sigmoid(f_bar)", "1 / (1 + np.exp(-f_bar))"),
-            ("math.tanh(c)", "np.tanh(c)"),
-        ],
+        ("sigmoid(f_bar)", "1 / (1 + np.exp(-f_bar))"),
+        ("math.tanh(g_bar)", "2 * sigmoid(2 * g_bar) - 1"),
+        ("h, c\n", "[h, c]\n"),
     ],
     "step": [
-        [("x @ U + h @ W", "np.hstack([x, h]) @ np.concatenate([U, W])")],
-        [
-            ("np.split(a, 4, axis=1)", "a.reshape(len(a), 4, -1).transpose(1, 0, 2)"),
-            ("return h, c", "return [h, c]"),
-        ],
-        [
-            ("h @ W", "np.einsum('bk,kn->bn', h, W)"),
-            ("sigmoids(o_bar)", "(1 + np.tanh(o_bar / 2)) / 2"),
-        ],
+        ("h @ W", "np.einsum('bk,kn->bn', h, W)"),
+        ("np.split(a, 4, axis=1)", "a.reshape(len(a), 4, -1).transpose(1, 0, 2)"),
+        ("return h, c", "return [h, c]"),
     ],
     "recurrence": [
-        [(H_W, "            a += h @ W\n")],
-        [
-            (
-                H_W,
-                """            for n in range(4 * H):
-                for k in range(H):
-                    a[n] += h[k] * W[k, n]
-""",
-            )
-        ],
-        [
-            (H_W, "            for k in range(H):\n                a += W[k] * h[k]\n"),
-            ("h[:], c[:] = 0, 0", "h = np.zeros_like(h); c.fill(0)"),
-        ],
+        ("h[:], c[:] = 0, 0", "h = np.zeros_like(h); c.fill(0)"),
+        (
+            "for n in range(4 * H):\n                    a[n] += h[k] * W[k, n]",
+            "a += W[k] * h[k]",
+        ),
     ],
-    "parallel": [
-        [
-            (
-                "s in prange(B):\n        for t in range(T)",
-                "t in range(T):\n        for s in prange(B)",
-            )
-        ],
-        [("prange(B)", "prange(x.shape[1])"), ("range(T)", "range(0, len(h) - 1)")],
-        [("@njit(parallel=True)", "@njit(parallel=True, error_model='numpy')")],
-    ],
+    "parallel": [("prange(B)", "prange(x.shape[1])"), ("range(T)", "range(len(h) - 1)")],
     "tile": [
-        [(EDGES[0], "(r + 1) % M"), (EDGES[1], "(j + 1) % N")],
-        [
-            (EDGES[0], "r + 1 if r + 1 < M else r"),
-            (
-                SUMS,
-                """                s00 += a0 * b0
-                s10 += a1 * b0
-                s01 += b1 * a0
-                s11 += b1 * a1
-""",
-            ),
-        ],
-        [
-            (
-                "(M, K), N = A.shape, B.shape[1]",
-                "M, K, N = len(A), A.size // len(A), B.T.shape[0]",
-            ),
-            ("A[r, k], A[r1, k]", "A.T[k, r], A.T[k][r1]"),
-            ("range(0, M, 2)", "range(M - 2 + M % 2, -1, -2)"),
-        ],
+        ("min(r + 1, M - 1)", "(r + 1) % M"),
+        ("A[r, k], A[r1, k]", "A.T[k, r], A.T[k][r1]"),
+        ("range(0, M, 2)", "range(M - 2 + M % 2, -1, -2)"),
     ],
-    "thread": [
-        [(START, "index + block_size * block"), ("x.shape[1]", "h.shape[1]")],
-        [
-            (
-                GUARD,
-                "    if s >= len(x[0]):\n        return\n" + GUARD.splitlines()[1][4:],
-            )
-        ],
-        [(GUARD, GUARD.replace("if s <", "while s <") + "        break\n")],
-    ],
+    "thread": [("if s <", "while s <"), ("gates)", "gates)\n        break")],
 }
 
 
@@ -195,7 +128,7 @@ def edited(source, changes):
 
 
 ANSWERS = {
-    name: [edited(SOLUTIONS[name], changes) for changes in [*RIGHT[name], []]]
+    name: [edited(SOLUTIONS[name], changes) for changes in (RIGHT[name], [])]
     for name in NAMES
 }
 
@@ -219,7 +152,7 @@ def test_right_answers_are_right_where_learners_run_them():
     assert done.returncode == 0, done.stderr
     right = r"Exercise (\d) is right: largest relative error \d\.\de-\d\d"
     told = [int(re.match(right, line)[1]) for line in done.stdout.splitlines()]
-    assert told == [1] * 4 + [2] * 4 + [3] * 4 + [4] + [5] * 4 + [6] * 4
+    assert told == [1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 6]
 
 
 IN_PLACE = """
@@ -237,200 +170,87 @@ IN_PLACE = """
 RESET = "        h[:], c[:] = 0, 0  # the state before the first step\n"
 OUTER, INNER = "    for s in range(B):\n", "        for t in range(T):\n"
 FILL = "            a[:] = b\n"
-REFILL = INNER + FILL
-LATE, TWICE = RESET[4:] + INNER[4:] + "    " + OUTER, RESET + INNER
+LATE = RESET[4:] + INNER[4:] + "    " + OUTER
 APART = "a[H + j], a[2 * H + j], a[3 * H + j]"
+H_W = "for k in range(H):\n                for n in range(4 * H):\n"
 GATES = "sigmoid(i_bar), sigmoid(f_bar), sigmoid(o_bar)"
-SIGN = "(1 / (1 + math.exp(bar)) for bar in (i_bar, f_bar, o_bar))"
-RELU = r"max(\1, 0)\2max(c, 0)"
-SIGMOIDS = "(?s)sigmoids(.+)sigmoids(.+)sigmoids"
 FIVE = "sigmoid(f_bar), sigmoid(i_bar), sigmoid(o_bar)"
-BLOCKS = "i_bar, f_bar, g_bar, o_bar = np.split"
 COLUMNS = "(a[:, k::4] for k in range(4))"
+START = "block * block_size + index"
 UNSHARED = """s00 += A[r, k] * B[k, j]
                 s01 += A[r, k] * B[k, j1]
                 s10 += A[r1, k] * B[k, j]
                 s11 += A[r1, k] * B[k, j1]"""
-ORDER, UNWRITTEN = "order is i, f, g, o", "never written stay NaN"
-EDGE = "the last tile has fewer rows"
-# What of a solution becomes what, and what the message must say.
+ALL = "    for s in range(0 if s else x.shape[1]):\n        walk(s, x, U, W, b, h, c, gates)"
+# What of a solution becomes what, and what the message must say: a row a hint.
 PLANTED = {
     "cell": [
-        (GATES, FIVE, ORDER),
-        ("math.tanh(g_bar)", "sigmoid(g_bar)", "g: got a sigmoid; .*g is a tanh"),
+        (GATES, FIVE, "order is i, f, g, o"),
         ("math.tanh(c)", "math.tanh(c_prev)", "the new c"),
-        ("math.tanh(c)", "c", r"c: got no function; .*tanh\(c\)"),
-        ("sigmoid(o_bar)", "o_bar", "o: got no function; i, f and o are sigmoids"),
-        ("math.tanh(g_bar)", "g_bar", "Hint: g: got no function; .*g is a tanh"),
-        (
-            GATES,
-            "i_bar, f_bar, o_bar",
-            "Hint: i, f, o: got no function; i, f and o are",
-        ),
-        (GATES, SIGN, r"Hint: i, f, o: got sigmoid\(-x\); i, f and o are"),
+        (GATES, "i_bar, f_bar, o_bar", "Hint: i, f, o: got no function; i, f and o are"),
         (GATES, GATES.replace("d(f_bar)", "d(-f_bar)"), r"Hint: f: got sigmoid\(-x\)"),
         ("math.tanh(g_bar)", "max(g_bar, 0)", "Hint: g: got a relu; .*g is a tanh"),
-        (r"(?s)math.tanh\((\w+)\)(.+)math.tanh\(c\)", RELU, "Hint: g, c: got a relu"),
-        (
-            GATES,
-            f"1 - sigmoid(f_bar), {GATES[16:]}",
-            "i is a gate of its own, not the 1 - f",
-        ),
+        (GATES, f"1 - sigmoid(f_bar), {GATES[16:]}", "not the 1 - f"),
         ("f * c_prev + ", "", "f c_prev is missing"),
         ("f * c_prev", "c_prev", "the factor f is missing"),
         ("return h, c", "return c, h", "h comes first"),
         ("return h, c", "return h, h", "h is used in the place of c"),
-        ("return h, c", "return c, c", "c is used in the place of h"),
         ("return h, c", "return h", "it returns float, want h and c"),
-        ("    return h, c\n", "", "it returns nothing"),
-        (
-            "i * g",
-            "i * g / 0",
-            "raised ZeroDivisionError: .*, in line 5: `c = f .* 0`, where f = 0",
-        ),
+        ("i * g", "i * g / 0", "raised ZeroDivisionError: .*, in line 5: `c = f .* 0`"),
     ],
     "step": [
-        (BLOCKS, "i_bar, f_bar, o_bar, g_bar = np.split", ORDER),
         ("np.split(a, 4, axis=1)", COLUMNS, "every fourth column"),
         (" + h @ W", "", "h W is missing"),
         ("(f_bar) * c", "(f_bar) * h", "h stands in the place of c"),
         ("    c = ", "    c *= 1\n    c = ", "read-only.*write to results"),
-        (SIGMOIDS, r"\1\2", "Hint: i, f, o: got no function"),
-        ("np.tanh(c)", "np.maximum(c, 0)", "Hint: c: got a relu"),
-        ("sigmoids(i_bar)", "(1 - sigmoids(f_bar))", "not the 1 - f of a GRU"),
-        ("sigmoids(f_bar) * c + ", "", "f c_prev is missing"),
-        (
-            "x @ U",
-            "x * U",
-            r"ValueError.*x.shape = \(3, 3\).*x @ U and h @ W are prod",
-        ),
-        ("h @ W", "h * W", "ValueError.*x @ U and h @ W are products of matrices"),
-        (
-            "axis=1",
-            "axis=0",
-            r"ValueError.*a.shape = \(3, 28\). Hint: .*columns k\*H",
-        ),
+        ("x @ U", "x * U", r"ValueError.*x.shape = \(3, 3\).*x @ U and h @ W are prod"),
+        ("axis=1", "axis=0", r"ValueError.*a.shape = \(3, 28\). Hint: .*columns k\*H"),
         ("return h, c", "return h[:1], c", r"h: got shape \(1, 7\), want \(3, 7\)"),
-        ("return h, c", "return h.astype(np.float16), c", "h: relative error"),
         ("return h, c", "return h, np.full_like(c, np.nan)", "not finite"),
     ],
     "recurrence": [
         (OUTER + RESET, RESET[4:] + OUTER, "the state is not reset"),
         (OUTER + RESET + INNER, LATE, "order of loops"),
-        (TWICE, INNER + "    " + RESET, "reset at every step"),
+        (RESET + INNER, INNER + "    " + RESET, "reset at every step"),
         (r"(?s)\n            a\[:\].+?y\[t, s\] = h\n", IN_PLACE, "h is overwritten"),
-        ("a[H + j], a[2 * H + j]", "a[2 * H + j], a[H + j]", ORDER),
         (APART, APART.replace("H", "D"), "H apart, not D"),
         (H_W, H_W.replace("range(H)", "range(D)"), "D rows of W alone"),
         (H_W, H_W.replace("range(4 * H)", "range(H)"), "H columns of a alone"),
-        (H_W, H_W.replace("[k, n]", "[n, k]"), r"n = 7, .*\(7, 28\).*not W\[n, k\]"),
-        (RESET, "        h[:] = 0\n", "memory of np.empty held. Hint: h and c are fil"),
+        ("W[k, n]", "W[n, k]", r"n = 7, .*\(7, 28\).*not W\[n, k\]"),
         (OUTER + RESET, "    c[:] = 0\n" + OUTER + "        h[:] = 0\n", "c is not re"),
-        (OUTER + RESET, "    h[:] = 0\n" + OUTER + "        c[:] = 0\n", "h is not re"),
-        (RESET + REFILL, RESET + FILL[4:] + INNER, r"a\[:\] = b at every step"),
-        (OUTER + RESET + REFILL, FILL[8:] + OUTER + RESET + INNER, "a still holds"),
+        (INNER + FILL, FILL[4:] + INNER, r"a\[:\] = b at every step"),
         ("y[t, s]", "y[s, t]", r"IndexError.*y.shape = \(5, 3, 7\).*T and B are exc"),
-        ("x[t, s, k]", "x[s, t, k]", "IndexError.*T and B are exchanged"),
-        (
-            r"(?s)x\[t, s, k(.+)y\[t, s",
-            r"x[s, t, k\1y[s, t",
-            "IndexError.*T and B are e",
-        ),
         ("(T, B, D), H", "(B, T, D), H", "IndexError.*T and B are exchanged"),
         (RESET, "", "what the memory of np.empty held"),
-        ("range(T)", "range(T - 1)", UNWRITTEN),
+        ("range(T)", "range(T - 1)", "never written stay NaN"),
         ("@njit\n", "", "not compiled"),
-        (
-            "a[:] = b",
-            "a[:] = eval('b')",
-            r"TypingError: `.*eval.*<class .*in line 9`\. Hint",
-        ),
-        ("a[:] = b", "b[:] = a", "read-only"),
+        ("a[:] = b", "a[:] = eval('b')", r"TypingError: `.*eval.*in line 9`\. Hint"),
     ],
     "parallel": [
         (r"(?s)prange\(B\)(.+)range\(T\)", r"range(B)\1prange(T)", "the same time"),
         ("prange(B)", "range(B)", "no loop is a prange"),
         ("(parallel=True)", "", "compiled without threads"),
-        ("prange(B)", "prange(B - 1)", UNWRITTEN),
-        ("h[t, s], W", "h[t, s], 0 * W", "h W is missing"),
-        (
-            "T, B, _ =",
-            "B, T, _ =",
-            "IndexError.*T and B are exchanged: T steps come fir",
-        ),
     ],
     "tile": [
-        ("min(r + 1, M - 1)", "r + 1", f"raised IndexError.*{EDGE}"),
-        ("range(0, M, 2)", "range(0, M - 1, 2)", f"C: got .* {EDGE}"),
-        (
-            "s01 + a0 * b1",
-            "s01 + a1 * b0",
-            "sum 01 is row 0 by column 1, not row 1",
-        ),
-        ("s01 + a0 * b1", "s10 + a0 * b1", "sum rc is row r times column c"),
-        ("C[r, j1] = s00, s01", "C[r1, j] = s00, s01", "stay NaN"),
-        (
-            "C[r1, j1] = s10, s11",
-            "C[r1, j1] = s01, s11",
-            "10 is row 1 by column 0, not",
-        ),
-        (
-            "s11 + a1 * b1",
-            "s11 + a0 * b1",
-            "sum 11 is row 1 by column 1, not row 0",
-        ),
-        (
-            "B[k, j], B[k, j1]",
-            "B[k, j], B[k, j]",
-            "sum 01 is row 0 by column 1, not row 0",
-        ),
-        ("range(K)", "range(K - 1)", "C: relative error"),
-        ("B[k, j], B[k, j1]", "B[j, k], B[j1, k]", r"is B\[k, j\], not B\[j, k\]"),
+        ("min(r + 1, M - 1)", "r + 1", "raised IndexError.*the last tile has fewer"),
+        ("range(0, M, 2)", "range(0, M - 1, 2)", "C: got .* the last tile has fewer"),
+        ("s01 + a0 * b1", "s01 + a1 * b0", "sum 01 is row 0 by column 1, not row 1"),
         ("A[r, k], A[r1, k]", "A[k, r], A[k, r1]", r"is A\[r, k\], not A\[k, r\]"),
-        (
-            r"(?s)    for r in range.+?\n\n\n",
-            "    C[:] = A @ B\n\n\n",
-            "a call such as",
-        ),
-        (
-            r"(?s)a0, a1 = .+?s11 \+ a1 \* b1",
-            UNSHARED,
-            "0.50 multiply-adds .* than once",
-        ),
+        (r"(?s)    for r in range.+?\n\n\n", "    C[:] = A @ B\n\n\n", "a call such as"),
+        (r"(?s)a0, a1 = .+?s11 \+ a1 \* b1", UNSHARED, "0.50 multiply-adds .* than once"),
     ],
     "thread": [
-        (
-            "if s < x.shape[1]:",
-            "if True:",
-            "IndexError: `sample 3 of 3 .*: `walk.*the guard",
-        ),
-        ("x.shape[1]:", "x.shape[0]:", "IndexError.*guard, s < samples"),
+        ("if s < x.shape[1]:", "if True:", "IndexError: `sample 3 of 3 .*the guard"),
         ("x.shape[1]:", "x.shape[1] - 1:", "leaves out the last sample"),
-        (
-            START,
-            "cuda.grid(1)",
-            "NameError: `name 'cuda' is not .* Hint: see that line",
-        ),
+        (START, "cuda.grid(1)", "NameError: `name 'cuda' is not .* Hint: see that line"),
         (START, "index", "threads share a sample"),
         (START, "index * block_size + block", "block and index are exchanged"),
         ("        walk", "        0 and walk", "without a thread stay NaN"),
         ("def thread", "@njit\ndef thread", "compiles it for a CPU"),
-        (
-            r"(?s)    if s < x.+?gates\)",
-            "    for s in range(0 if s else x.shape[1]):\n"
-            "        walk(s, x, U, W, b, h, c, gates)",
-            "one thread computes 3 samples while others wait",
-        ),
+        (r"(?s)    if s < x.+?gates\)", ALL, "one thread computes 3 samples while"),
     ],
 }
 MISTAKES = [(name, *how) for name, rows in PLANTED.items() for how in rows]
-
-
-@pytest.mark.parametrize("name", ["numba.prange", "threads"])
-def test_a_prange_of_another_name_is_one(names, name):
-    source = SOLUTIONS["parallel"].replace("prange", name)
-    names |= {"numba": numba, "threads": numba.prange}
-    assert grade(names, source)[1][0].startswith("Exercise 4 is right")
 
 
 @pytest.mark.parametrize(("name", "old", "new", "hint"), MISTAKES)
@@ -448,13 +268,9 @@ def test_a_planted_mistake_gets_its_hint(names, name, old, new, hint):
     assert said == [str(raised.value)]
 
 
-def test_an_index_is_no_blank():
-    assert not lesson.has_blanks(lambda a: a[..., 0])
-    assert lesson.has_blanks(lambda a: a[..., 0] + ...)
-
-
 def test_what_is_wrong_again_is_no_longer_solved(names):
     grader, said = grade(names, SOLUTIONS["cell"])
+    assert not lesson.has_blanks(lambda a: a[..., 0])  # an index is none
     with pytest.raises(exercises.Wrong):
         exec(SOLUTIONS["cell"].replace("i * g", "i"), names | {"lesson": grader})
     grader.score()
@@ -465,11 +281,9 @@ BAD = [
     (lambda: lesson.Lesson(Page()).grade("Cell", len), "name: got 'Cell', want one of"),
     (lambda: lesson.Lesson(Page()).grade("cell", 3), "function: got int, want a funct"),
     (lambda: lesson.Lesson(Page(), strict="no"), "strict: got str, want True or False"),
-    (lambda: predictions().guess("NumPy", 0), "guess: got 0"),
     (lambda: predictions().guess("NumPy", float("nan")), "guess: got nan"),
     (lambda: predictions().guess("NumPy", "ten"), "guess: got"),
     (lambda: predictions().guess("nothing", 1), "stage: got 'nothing'"),
-    (lambda: predictions().result("nothing"), "stage: got 'nothing'"),
     (lambda: predictions().figure(), "want one before the figure"),
 ]
 
@@ -480,15 +294,13 @@ def test_bad_input_is_refused(call, message):
         call()
 
 
-def test_a_solved_exercise_is_timed_beside_the_package(names, monkeypatch):
+def test_a_solved_exercise_is_timed_beside_the_package(names):
     grader, said = grade(names, SOLUTIONS["cell"])
     inputs = np.random.default_rng(0).uniform(-1, 1, (20, 5))
-    monkeypatch.setattr(lesson, "disturbance", lambda times: "noise")
     grader.beside("step", "`numpy`", lambda: None, inputs)  # open: says nothing
     grader.beside("cell", "the package's", lambda: None, inputs)
     told = r"Exercise 1: yours [\d.]+ µs, the package's [\d.]+ µs\."
     assert re.fullmatch(told, said[-1])
-    assert grader._nb.marks == ["", "noise"]
 
 
 ONE, TWO = ("numba-sample", 1), ("numba-sample", 2)
@@ -501,35 +313,23 @@ SECONDS = {
     "large, one sample": {ONE: 0.011, TILE: 0.01, FUSED: 0.005},
     "smallest": {ONE: 3e-4, TWO: 5e-4, TILE: 4e-4, FUSED: 1e-4},
 }
-NUMPY = "`sequential` takes 64 ms, `numpy` takes 16 ms"
-THREADS = "takes 500 µs: the price of a call. With 512 samples 2 threads"
-SIZES = (
-    "takes 4 MiB. With one sample: 1.1x. With 32 units, where it takes 16 KiB: 1.14x"
-)
 GUESSES = [
-    ("loops", 30, "measured **78.9 ns**", "takes 64 ms for 811008", "low by a factor"),
-    ("NumPy", 16, f"**4x**: {NUMPY}", "guessed 16x, too high by a factor of 4."),
+    ("loops", 30, "measured **78.9 ns**", "low by a factor"),
+    ("NumPy", 16, "**4x**: `sequential` takes 64 ms, `numpy` takes 16 ms", "factor of 4"),
     ("NumPy", 1, "measured **4x**", "guessed 1x, too low by a factor of 4."),
     ("NumPy", None, "<details><summary>No guess: show it", "**4x**: ", "no: guessed"),
     ("compiled", 4, "measured **4x**", "within a factor of two", "no: details"),
-    ("tile", 3, "measured **3x**", "`numba-tile` takes 100 ms", SIZES),
-    ("threads", 2, "measured **2x**", "on 2 threads takes 4000", THREADS, "**1.8x**"),
-    ("GPU", 2, "Not measured: there is no"),
+    ("tile", 3, "measured **3x**", "one sample: 1.1x. With 32 units", "16 KiB: 1.14x"),
+    ("threads", 2, "measured **2x**", "takes 500 µs: the price of a call", "**1.8x**"),
+    ("GPU", 2, "Not measured: "),
 ]
 
 
-@pytest.fixture(autouse=True)
-def two_threads(monkeypatch):
-    monkeypatch.setattr(stages, "most_threads", lambda: 2)
-    gpu = SimpleNamespace(name="cuda-fused", why_unavailable="there is no GPU")
-    monkeypatch.setattr(stages, "versions", lambda: [gpu])
-
-
-def predictions(*guesses):
+def predictions(*guesses, threads=2):
     """Predictions after some guesses, pairs of a stage and a value."""
     parts = [rows(times).assign(work=work) for work, times in SECONDS.items()]
     times = together(parts).query("process == 0").drop(columns="process")
-    answers = stages.Predictions(Page(), times, peak=186.0)
+    answers = stages.Predictions(Page(), times, peak=186.0, threads=threads)
     for guess in guesses:
         answers.guess(*guess)
         answers.result(guess[0])
@@ -538,13 +338,11 @@ def predictions(*guesses):
 
 @pytest.mark.parametrize(("guess", "words"), [(g[:2], g[2:]) for g in GUESSES])
 def test_a_guess_stands_beside_the_measured_factor(guess, words):
-    has(words, predictions(guess)._nb.said[1])
-
-
-def test_a_guess_is_asked_before_it_is_answered():
-    said = predictions(("loops", 30), ("NumPy", None))._nb.said
-    has(["Your guess: 30 ns.", "about 90 multiply-adds in 1 ns", "no: meas"], said[0])
-    assert said[2] == "No guess yet."
+    asked, answered = predictions(guess)._nb.said
+    assert "measured" not in asked
+    has(words, answered)
+    one_core = predictions(("threads", 2), threads=1)._nb.said[1]
+    assert one_core == "Not measured: this process has one core."
 
 
 def test_a_disturbed_result_says_so_where_it_stands():
@@ -553,40 +351,23 @@ def test_a_disturbed_result_says_so_where_it_stands():
     for value in (None, 2):
         answers.guess("threads", value)
         answers.result("threads")
-    folded, shown = answers._nb.said[1::2]
-    has(["</details>", "**1.8x**. **Disturbed run: quartiles 70 % apart.**"], folded)
-    has(["no: </details>", "**1.8x**. **Disturbed run: quartiles 70 % apart.**"], shown)
-
-
-def test_one_core_measures_no_threads(monkeypatch):
-    monkeypatch.setattr(stages, "most_threads", lambda: 1)
-    said = predictions(("threads", 2))._nb.said[1]
-    assert said == "Not measured: this process has one core."
+        assert "**Disturbed run: quartiles 70 % apart.**" in answers._nb.said[-1]
 
 
 def test_all_guesses_are_shown_and_counted():
     answers = predictions(*(guess[:2] for guess in GUESSES[:2] + GUESSES[4:]))
     assert answers.score() == "3 of 5 guesses are within a factor of two"
     has(["guess 16x", "measured 3x", "3 of 5", "tile"], text_of(answers.figure()))
-    path = "is 64x as fast as plain loops: NumPy 4x, compiled loops 4x, `numba-sample` "
-    has([path, "50 % slower, `numba-tile`", "1.14x, `numba-fused`"], answers.factors())
-    assert answers.factors().endswith("cell in vector code) 7x")
+    has(["64x", "NumPy 4x", "50 % slower, `numba-tile`"], answers.factors())
     table = answers.times().reset_index()
     versions = [f"`{version}`" for version, _ in SECONDS[""]]
     assert table["version"].to_list() == versions
     assert table.iloc[1].to_list()[1:3] == ["1", "16000"]
-    assert table.iloc[1, 4] == "4x"
     answers.last_step()
-    said = answers._nb.said[-1]
-    has(["**7x**, 6000 µs less", "takes 300 µs more"], said)
-
-
-def test_no_guess_is_no_guess():
-    answers = predictions(("loops", None), ("NumPy", None))
-    assert answers.score() == "No guess was made"
-    has(["largest factor is NumPy: 4x", "no: guess"], text_of(answers.figure()))
-    answers = predictions(("loops", None), ("NumPy", 3))
-    assert answers.score() == "1 of 1 guesses are within a factor of two"
+    has(["**7x**, 6000 µs less", "takes 300 µs more"], answers._nb.said[-1])
+    nothing = predictions(("loops", None), ("NumPy", None))
+    assert nothing.score() == "No guess was made"
+    has(["largest factor is NumPy: 4x", "no: guess"], text_of(nothing.figure()))
 
 
 def test_the_stages_are_timed_and_agree():
@@ -601,10 +382,9 @@ def test_the_stages_are_timed_and_agree():
     with pytest.raises(MismatchError):
         passes.largest_error()
     assert {*stages.others("smallest")} == {*SECONDS["smallest"]}
-    assert {*stages.others("many samples")} == {*SECONDS["many samples"]}
-    found = stages.timed({ONE: passes[ONE]}, repeats=1)
-    assert {*found["work"]} == {*SECONDS}
-    assert "conditions" in found.attrs
+    times = stages.timed({ONE: passes[ONE]}, repeats=1)
+    assert {*times["work"]} == {*SECONDS}
+    assert "conditions" in times.attrs
 
 
 def test_a_handout_has_no_solutions(tmp_path):
@@ -613,25 +393,20 @@ def test_a_handout_has_no_solutions(tmp_path):
     text = out.read_text()
     assert "Solution" in book.read_text()
     assert "Solution" not in text
-    cells = json.loads(text)["cells"]
-    assert len(cells) == len(BOOK.cells) - len(NAMES)  # those of solutions alone
-    assert all(cell["source"] for cell in cells)
     assert "s < x.shape[1]" not in text
     assert "lesson.grade" in text
+    cells = json.loads(text)["cells"]
+    assert len(cells) == len(BOOK.cells) - len(NAMES)  # those of solutions alone
     assert not any(cell.get("outputs") for cell in cells)
     with pytest.raises(SystemExit):
         handout.main([str(book), str(out)])
-    with pytest.raises(ValueError, match=r"lesson: got .* a regular file"):
-        handout.main([str(tmp_path), str(tmp_path / "other.ipynb")])
 
 
 def test_the_notebook_has_the_form_of_the_report():
     assert problems_of_form(BOOK) + problems_of_code(BOOK) == []
     source = "\n".join(cell.source for cell in BOOK.cells)
     asked = re.findall(r'answers\.(guess|result)\("(\w+)"', source)
-    want = [
-        (what, s) for s in ("loops", *stages.STAGES) for what in ("guess", "result")
-    ]
-    assert asked == want
+    names = "loops", *stages.STAGES
+    assert asked == [(what, name) for name in names for what in ("guess", "result")]
     for name in NAMES:
         assert f'lesson.grade("{name}", {name})' in SOLUTIONS[name]

@@ -10,15 +10,14 @@ from lstm_report.measure.comparer import TOLERANCE, compare
 from lstm_report.studies import low_rank
 from lstm_report.studies.low_rank import LowRank, factor
 
-SIZES = [(1, 1, 1, 1, 1), (1, 5, 3, 2, 7), (2, 4, 3, 3, 17), (3, 3, 9, 20, 8)]
+SIZES = [(1, 1, 1, 1, 1), (2, 4, 3, 3, 17), (3, 3, 9, 20, 8)]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("cell", low_rank.FACTORABLE)
 @pytest.mark.parametrize("shape", SIZES)
-def test_outputs_and_gradients_are_those_of_the_product(shape, cell, dtype):
+def test_outputs_and_gradients_are_those_of_the_product(shape, cell):
     """dP = dM Q^T and dQ = P^T dM for M = P Q, from the reference's dU and dW."""
-    params, x, target = example(shape, cell, dtype)
+    params, x, target = example(shape, cell)
     for rank in sorted({1, (1 + low_rank.full_rank(params)) // 2}):
         net = LowRank(factor(params, rank))
         factored = net.params()

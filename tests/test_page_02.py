@@ -56,7 +56,13 @@ def noise(moved=1.1):
 def runs(of_1=(2, 3, 5), of_16=(7, 11, 13), of_83=(17, 19, 40), rate=0.1, last=23.0):
     """A seed each: at which epoch the error is first below 31 thousand."""
     made = [
-        (size, rate, seed, e, last + size / 83 * 3 if e >= first else 50.0)
+        (
+            size,
+            rate,
+            seed,
+            e,
+            last + size / 83 * 3 if e >= first else 40.0,
+        )  # between two rules'
         for size, epochs in ((1, of_1), (16, of_16), (83, of_83))
         for seed, first in enumerate(epochs)
         for e in (*range(1, 21), 40)
@@ -69,7 +75,7 @@ TIMES |= {"1, all": 0.018, "16, all": 0.001, "83, all": (0.0012, 0.001, 0.0008)}
 
 
 def made(one=None, descents=None, twelve=None, **of_noise):
-    return lambda: {
+    return {
         "measure_training": [
             trained() if one is None else one,
             trained(ahead=1.0) if twelve is None else twelve,
@@ -88,53 +94,32 @@ CASES = {
         "TTT",
         "Holt–Winters 13 thousand; the LSTM 22.6 at its best, 22.6 after 10 epochs",
         "validation loss 7x training loss. loss (MSE",
-        "Ahead of Holt–Winters at no number of epochs",
         *("| LSTM | 4,385 | 29 | 13 | 23 | 22.6 |", "| Holt–Winters | 3 + 14 | 7 | 17"),
-        *(
-            "tells the two apart: 9.65 (",
-            "makes it larger, it does not decide",
-            "in hindsight, the LSTM has",
-        ),
-        "months: it errs less than the LSTM with its 4,385 numbers. By pairs it errs "
-        "less in 1955–56 and 1957–58 and 1959–60, the LSTM in no pair of years.",
         "One month ahead: RMSE LSTM 23, Holt–Winters 13, last year's growth 19",
-        "output layer of twelve errs less than the LSTM",
         "noise is 7.25 times the gradient at the start, 1.75 times once trained",
-        *("noise 29, moved 1.1", "grows 23 times", "of the seeds, 2 of them"),
+        *("noise 29, moved 1.1", "grows 23 times"),
         "need 3.5 (2.6 to 3.67) times the epochs of single examples, all at once 2.43",
         "| 1 | 9 ms | 3 | 249 | 27 ms | 23 | 27 ms | 50 % slower (0.5x to 0.5x) |",
         "| 83 | 1 ms | 19 | 19 | 19 ms | 26 | 19 ms | level (0.833x to 1.25x) |",
-        *(
-            "turns round",
-            "on one thread, are batches of 16 and all 83 at once",
-            "lie 12.9 % apart",
-        ),
-        "beat seasonal-naive: single examples",
-        "single examples need the fewest epochs, all 83 at once the fewest updates, and "
-        "batches of 16 and all 83 at once the least time on one thread.",
+        "lie 12.9 % apart",
     ),
-    "ahead": (
-        made(one=trained(of_20=(12, 13.1, 13.8)), twelve=trained(ahead=9.0)),
-        "FTT",
-        *(
-            "Ahead of Holt–Winters at some number of epochs",
-            "22.6 after 10 epochs",
-            "twelve errs more than",
-        ),
-    ),
-    "not rough": (made(moved=5.9), "TFT"),
-    "just rough": (made(moved=5.7), "TTT"),
     "one seed": (made(descents=runs(of_16=(7, 3, 13))), "TTF"),
     "last seed": (made(descents=runs(of_83=(17, 19, 13))), "TTF"),
     "never": (made(descents=runs(of_1=(2, 99, 5), of_16=(7, 99, 13))), "TTF"),
 }
-test_page, test_both, test_reached = PAGE.tests(
-    CASES,
-    also=[
-        *("prepare", "check_leakage", "new_network", "check_update_rules", "paths"),
-        *("tidy", "figure_series", "noise_of"),
-    ],
-)
+
+
+def chosen(times):
+    """How many epochs are enough where ten err so many times as much as twenty."""
+    return page.best(trained(of_10=[20 * times[1]] * 3, of_20=[20] * 3))
+
+
+EDGES = [
+    (0, 13, lambda error: made(one=trained(of_20=[error[1]] * 3))),  # Holt-Winters'
+    (1, ("most", 29 / 5), lambda noise: made(moved=noise[1])),
+    (None, ("most", 1.05), lambda times: chosen(times) == 10),
+]
+test_page, test_edge, test_all = PAGE.tests(__file__, CASES, EDGES)
 
 
 def test_measured_rows():

@@ -5,8 +5,6 @@ import pandas as pd
 import pytest
 from pages import Page, bars, machine, of_card, rows
 
-from lstm_report.pages import facts
-
 PAGE = Page("07_handover")
 page = PAGE.module
 HANDED = {
@@ -60,27 +58,25 @@ def passed(**changed):
     return pd.concat(parts).assign(T=10)
 
 
-def on_card(faster=2.0):
+def on_card():
     """Of 64 and 512 units, so many milliseconds; the CPU takes longer at 512."""
     parts = []
-    for H, took in ((64, (6, 3, 1)), (512, (40, 5, 5 * faster))):
+    for H, took in ((64, (6, 3, 1)), (512, (40, 5, 10))):
         times = dict(zip(page.RUNS, np.array(took) / 1e3, strict=True))
         parts.append(of_card("units", "inference", times, H=H))
     return pd.concat(parts)
 
 
-def made(ranks=True, openmp=True, handing=None, line=(1.7e-7, 1.9e-7, 2.3e-7), **ways):
-    """Rows of a job; or where no jobs run, or there is no OpenMP, without theirs."""
+def made(without=(), handing=None, line=(1.7e-7, 1.9e-7, 2.3e-7), **ways):
+    """Rows of a job; `without`: cases that are not there, where no jobs run."""
     means = pd.concat([handed(**(handing or {})), passed(**ways)])
     cases = means["case"].str.removesuffix(page.handover.BARE)
-    cases = cases.str.removesuffix(" from Python")
-    missing = (set() if ranks else RANKS) | (set() if openmp else {"openmp"})
-    of_machine = machine(line=line)
-    of_machine = of_machine[of_machine["seconds"].notna()]
-    found = {"measure_means": means[~cases.isin(missing)]}
-    if ranks:
-        found["gpu"] = on_card(2.0 if openmp else 0.5)
-    return found | {"measure_machine": of_machine}
+    left = ~cases.str.removesuffix(" from Python").isin(without)
+    return {
+        "measure_means": means[left],
+        "measure_machine": machine(line=line).dropna(subset="seconds"),
+        "gpu": on_card(),
+    }
 
 
 CASES = {
@@ -88,7 +84,6 @@ CASES = {
         made(),
         "TTT",
         "A cache line takes 170 ns (115 to 380) to the other",
-        "A message takes 2.5x as long as a cache line",
         "(2.5x (2.3x to 2.7x) as long as a line, 2.27x (2.11x to 2.39x) as long as a w",
         "a window takes 1.1x (1.09x to 1.13x) as long",
         "From Python a message takes 2.44x (2.26x to 2.65x)",
@@ -97,79 +92,39 @@ CASES = {
         "Sharing pays from H = 256 in memory, 512 by messages",
         "ranks, messages: 512; ranks, collective: none",
         "H = 128: 2.12x (2.12x to 2.12x); H = 256: 1.86x",
-        "65536 multiply-adds, which take a core at least 1.31 \N{MICRO SIGN}s: 7.71 hand",
+        "which take a core at least 1.31 \N{MICRO SIGN}s: 7.71 hand",
         "threads, counters: 1.4x (1.4x to 1.4x); ranks, window: 1.3x",
         "compared with threads: 1.13x (1.06x to 1.21x) at H = 128, level (0.929x to 1x)",
         "| threads, counters | 130 ns (65 to 260) |",
         "| ranks, window | 170 ns (85 to 340) | 2150 ns (1080 to 4310) | 256 |",
         "exchange nothing add 370 ns (185 to 740)",
         "1210 ns (threads, counters) to 6660 ns (ranks, collective)",
-        "Both columns order the ways alike",
         "takes 0.357x (0.329x to 0.386x) as long as an OpenMP region",
         "128 units each way, 1.35x (1.35x to 1.35x)",
         "| 64 | 6 | 3 | 1 |",
-        "gain 2x to 8x over one. They are faster than the host's cores with 512 units: "
         "those take 0.333 to 2 times as long.",
     ),
-    "as long as a line in a process": (
-        made(handing={"message": (99, 250, 230)}, messages={512: (0.99, 1.2, 1.4)}),
-        "FTT",
-        "A message and a cache line take as long",
-        "Sharing pays from H = 256 in memory, never by messages",
-    ),
-    "just longer than a window": (made(handing={"message": (114, 250, 230)}), "TTT"),
-    "messages as fast as a window": (
-        made(window={256: (1.3, 1.5, 0.69)}),
-        "TFF",
-        "H = 256: 1.86x (0.986x to 2.14x)",
-        "the hand-over alone differs",
-        "ranks, window: 1.3x (0.69x to 1.5x)",
-        "Sharing pays from H = 256 in memory",
-    ),
-    "just faster than messages and one thread": (
-        made(window={256: (1.3, 1.5, 1.01)}, messages={256: (0.7, 0.7, 1)}),
-        "TTT",
-    ),
-    "slower than one thread": (
-        made(threads={256: (0.99, 1.4, 1.4)}, window={512: 0.9}),
-        "TTF",
-        "both cores are theirs",
-        "Sharing pays from H = 512 in memory",
-    ),
-    "exchanges in another order": (made(threads={256: 1.1}), "TTT", "ways differently"),
-    "no jobs, one core": (
-        made(ranks=False, line=np.nan),
+    "no jobs, no OpenMP, one core": (
+        made(without=RANKS | {"openmp"}, line=np.nan),
         "--T",
         "takes a time not measured on one core to",
-        "Threads alone, without messages",
-        "Messages were not measured",
-        "parts of a step of ranks were not",
-        "OpenMP region 7x",
-        "not timed (no GPU time of it)",
-        "A message from compiled code: not measured",
-        "multiply-adds, which take a core at least 1.31 \N{MICRO SIGN}s.",
     ),
-    "no jobs, no OpenMP": (made(ranks=False, openmp=False), "--T", "two threads 1x"),
 }
-test_page, test_both, test_reached = PAGE.tests(
-    CASES, also={"figure_partitions", "say_caches"}
-)
-
-
-def test_what_a_cache_holds(monkeypatch):
-    monkeypatch.setattr(facts, "machine", lambda: {"caches": {"L2": "1280K"}})
-    assert "each of two 0.25 MiB; its second-level" in page.say_caches(256)
-    assert page.say_caches(256).endswith("cache holds 1.25 MiB.")
+EDGES = [
+    (0, 100, lambda ns: made(handing={"message": ns, "window": 90})),  # a line
+    (0, 110, lambda ns: made(handing={"message": ns, "window": 110})),
+    (1, 0.4, lambda speed: made(window={128: speed})),  # by messages
+    (1, 0.7, lambda speed: made(window={256: speed})),
+    (2, 1, lambda speed: made(threads={256: speed})),
+    (2, 1, lambda speed: made(window={256: speed})),
+]
+test_page, test_edge, test_all = PAGE.tests(__file__, CASES, EDGES)
 
 
 def test_a_way_pays_from_where_every_larger_size_gains():
-    found = page.pays_from(passed(threads={128: 1.2, 256: 0.9}))
-    assert (found["threads"], found["collective"]) == (512, None)
-    never = "Sharing pays at no size in every job"
-    for ways in ("threads",), ("threads", "window"), ("threads", "window", "messages"):
-        assert page.where_it_pays(dict.fromkeys(ways)) == never
-    late = page.where_it_pays({"threads": 384, "messages": 512})
-    assert late == "Sharing pays from H = 384 in memory, 512 by messages"
+    pays = page.pays_from(passed(threads={128: 1.2, 256: 0.9}))
+    assert (pays["threads"], pays["collective"]) == (512, None)
+    assert "each of two 0.25 MiB" in page.say_caches(256)
 
 
 def test_what_the_figures_draw():

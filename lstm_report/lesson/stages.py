@@ -58,10 +58,13 @@ def windows(work=AIRLINE):
     return np.ascontiguousarray(airline_dataset().x[:, : work.B])
 
 
-def cases():
-    """The cases (version or LOOPS, threads) that can run here, in order."""
+def cases(most=None):
+    """The cases (version or LOOPS, threads) that can run here, in order; most: threads,
+    by default as many as there may be.
+    """
+    most = most or most_threads()
     ours = {v.name for v in versions() if v.name in ON_GPU and not v.why_unavailable}
-    threaded = [("numba-sample", most_threads())] if most_threads() > 1 else []
+    threaded = [("numba-sample", most)] if most > 1 else []
     gpu = [(name, 1) for name in ON_GPU if name in ours]
     return [(name, 1) for name in LADDER] + threaded + gpu
 
@@ -149,17 +152,18 @@ class Predictions:
     """Guesses, and then what was measured.
 
     nb: the page's Notebook. times: as of `timed`. work: the Workload of the lesson.
-    peak: GFLOP/s of a core on registers, measured where it is None. `guess` takes a
-    number, `result` shows it beside the measurement, folded where there is no guess.
+    peak: GFLOP/s of a core on registers, measured where it is None. threads: the most
+    that were timed. `guess` takes a number, `result` shows it beside the measurement, folded where there is no guess.
     """
 
-    def __init__(self, nb, times, work=AIRLINE, peak=None):
+    def __init__(self, nb, times, work=AIRLINE, peak=None, threads=None):
         self._nb, self._work = nb, work
+        self._threads = threads or most_threads()
         self.disturbed = disturbance(times)
         tables = {name or None: summary(rows) for name, rows in times.groupby("work")}
         self._seconds = {k: table["median"].to_dict() for k, table in tables.items()}
         self._table = tables[None].reindex(
-            [c for c in cases() if c in self._seconds[None]]
+            [c for c in cases(self._threads) if c in self._seconds[None]]
         )
         self._peak = register_peak() if peak is None else peak
         self._guesses, self._results = {}, {}
@@ -217,11 +221,10 @@ class Predictions:
         seconds = self._seconds[work]
         return seconds[before] / seconds[after]
 
-    @staticmethod
-    def _case(case):
+    def _case(self, case):
         """A case as it was timed: None is the largest number of threads."""
         version, threads = case
-        return version, threads or most_threads()
+        return version, threads or self._threads
 
     def _timed(self, case, work):
         version, threads = case

@@ -71,7 +71,7 @@ def machine(preset: str | None = None) -> dict[str, Any]:
         "distorting_variables": distorting_variables(),
         "preset": preset,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    } | _commit()
+    } | commit()
 
 
 _clock = cache(clock)  # one number for all captions of a process
@@ -226,7 +226,7 @@ def _printed(words, folder):
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _commit(package=PACKAGE):
+def commit(package: Path = PACKAGE) -> dict[str, Any]:
     """The commit of the project's own repository, and whether SOURCES differ from it.
     Where there is none, or another project's holds the environment, what
     LSTM_KERNELS_COMMIT says, else None: a copy of the packages may run on a machine

@@ -52,13 +52,13 @@ def compared_with_pytorch(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=[*keys, "ratio"])
 
 
-def labels(machines: list[str]) -> dict[str, str]:
+def labels(machines: list[str], folder: results.Folder = None) -> dict[str, str]:
     """What each folder of results is called in a figure: the machine by what it can do,
     that of the pages marked.
     """
     here, found = provenance.machine_name(), {}
     for name in machines:
-        about = results.record("peers", name) | {"recorded": False}
+        about = results.record("peers", name, folder) | {"recorded": False}
         told = results.label(about).replace(" a core, ", " a core,\n")
         found[name] = told + (" (these pages')" if name == here else "")
     return found
@@ -99,12 +99,13 @@ def figure_machines(table: pd.DataFrame, names: dict[str, str]) -> Figure:
     return figure
 
 
-def captions(machines: list[str]) -> str:
+def captions(machines: list[str], folder: results.Folder = None) -> str:
     """A list of the machines, with what measured their rows; whether the pages' own is
     among them.
     """
     here = provenance.machine()
-    lines = [results.caption(results.record("peers", name)) for name in machines]
+    records = (results.record("peers", name, folder) for name in machines)
+    lines = [results.caption(record) for record in records]
     if here["name"] not in machines:
         without = "has no such rows yet; `make bench-peers` adds them"
         lines.append(f"The machine of these pages ({results.label(here)}) {without}")

@@ -76,7 +76,7 @@ def sizes() -> Iterator[Line]:
             yield {"workload": name} | shown
 
 
-def page() -> str:
+def page(folder: results.Folder = None) -> str:
     """The page of the site: `numba-fused` compared with other packages (`make
     bench-peers`), and every version (`make bench`).
     """
@@ -84,8 +84,8 @@ def page() -> str:
     parts += ["Every network is an LSTM with float32 numbers:", markdown(sizes())]
     tables = {"peers": ("Other packages", peers), "grid": ("Versions", grid)}
     for experiment, (title, table) in tables.items():
-        for machine, rows in results.read(experiment).groupby("machine"):
-            about = results.record(experiment, machine)
+        for machine, rows in results.read(experiment, folder).groupby("machine"):
+            about = results.record(experiment, machine, folder)
             name = results.label(about | {"recorded": False})
             parts += [f"## {title}: {name}", f"{results.caption(about)}."]
             for stage, name in STAGES.items():
@@ -93,10 +93,11 @@ def page() -> str:
     return "\n\n".join(parts)
 
 
-def newest() -> str:
+def newest(folder: results.Folder = None) -> str:
     """README's table: `numba-fused` on the machine that was measured last."""
-    rows = results.read("peers")
-    about = {name: results.record("peers", name) for name in set(rows["machine"])}
+    rows = results.read("peers", folder)
+    names = set(rows["machine"])
+    about = {name: results.record("peers", name, folder) for name in names}
     machine = max(about, key=lambda name: (about[name]["date"], name))
     parts = []
     for stage, name in STAGES.items():
@@ -118,12 +119,14 @@ def headline(told: Mapping[str, str]) -> str:
     )
 
 
-def renewed(readme: str, told: Mapping[str, str] | None) -> str:
+def renewed(
+    readme: str, told: Mapping[str, str] | None, folder: results.Folder = None
+) -> str:
     """README's text with what stands between its markers renewed: `headline` of what
     page 00 told, or as it stands where that is None, the GPUs that were recorded, and
     `newest`; ValueError where it lacks one of them.
     """
-    parts = {"gpu": cards.told(recorded=True), "results": newest()}
+    parts = {"gpu": cards.told(folder, recorded=True), "results": newest(folder)}
     parts |= {} if told is None else {"headline": headline(told)}
     for name, content in parts.items():
         between = re.compile(rf"(<!-- {name}.*?-->\n).*(<!-- end of {name} -->)", re.S)

@@ -4,6 +4,7 @@ run as they stand, with rows that a test made in the place of measured ones.
 
 import ast
 import importlib
+from functools import partial
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
 
@@ -78,6 +79,18 @@ class Told(Notebook):
     def rows_of(self, name):
         made = self.made[name]
         return made.pop(0) if isinstance(made, list) else made
+
+    def in_place_of(self, module):
+        """A module whose functions return what is made, where it is."""
+        names = vars(module) | {"__name__": "told"}
+        for name in {*self.made} & {*names}:
+            if isinstance(names[name], FunctionType):
+                names[name] = partial(self.told, name)
+                names[name].__name__ = name
+        return SimpleNamespace(**names)
+
+    def told(self, name, *_, **__):
+        return self.rows_of(name)
 
     def processes(self, measure, **_):
         return self.rows_of(measure.__name__)
@@ -167,18 +180,16 @@ class Page:
 
     def told(self, statements=None, **made):
         """The Notebook after its cells, or these statements, ran on made rows; functions
-        of its module that are named return what is made.
+        of the pages' modules that are named return what is made.
         """
-        nb, module = Told(made), SimpleNamespace(**vars(self.module))
-        for name in made:
-            if isinstance(getattr(module, name, None), FunctionType):
-                stand_in = lambda *_, name=name, **__: nb.rows_of(name)  # noqa: E731
-                stand_in.__name__ = name
-                setattr(module, name, stand_in)
+        nb = Told(made)
         space = {"__name__": "page", "nb": nb, "PRESET": "smoke"}
         for node in self.chosen if statements is None else statements:
-            exec(compile(ast.Module([node], []), f"<{self.path.stem}>", "exec"), space)
-            space |= {n: module for n, o in space.items() if o is self.module}
+            code = compile(ast.Module([node], []), f"<{self.path.stem}>", "exec")
+            exec(code, space)
+            for name, module in space.items():
+                if getattr(module, "__name__", "").startswith("lstm_report.pages."):
+                    space[name] = nb.in_place_of(module)
         return nb
 
     def unreached(self, file):

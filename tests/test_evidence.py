@@ -70,7 +70,11 @@ def test_ratios_and_numbers_in_words_have_their_unit():
     assert [speed(ratio) for ratio in WORDS] == list(WORDS.values())
     shown = {0.012345: "0.0123", 1.2345: "1.23", 123.45: "123", 12345.0: "12300"}
     assert {value: digits(value) for value in shown} == shown
-    told = evidence.ms(0.0015), evidence.us(2e-6), evidence.ns(Interval(1e-9, 2e-9, 3e-9))
+    told = (
+        evidence.ms(0.0015),
+        evidence.us(2e-6),
+        evidence.ns(Interval(1e-9, 2e-9, 3e-9)),
+    )
     assert told == ("1.5 ms", "2 \N{MICRO SIGN}s", "2 ns (1 to 3)")
     told = evidence.percent(0.125), evidence.kib(2048), evidence.gflops(1234.5)
     assert told == ("12.5 %", "2 KiB", "1230 GFLOP/s")

@@ -110,7 +110,10 @@ RIGHT = {
             "a += W[k] * h[k]",
         ),
     ],
-    "parallel": [("prange(B)", "prange(x.shape[1])"), ("range(T)", "range(len(h) - 1)")],
+    "parallel": [
+        ("prange(B)", "prange(x.shape[1])"),
+        ("range(T)", "range(len(h) - 1)"),
+    ],
     "tile": [
         ("min(r + 1, M - 1)", "(r + 1) % M"),
         ("A[r, k], A[r1, k]", "A.T[k, r], A.T[k][r1]"),
@@ -187,7 +190,11 @@ PLANTED = {
     "cell": [
         (GATES, FIVE, "order is i, f, g, o"),
         ("math.tanh(c)", "math.tanh(c_prev)", "the new c"),
-        (GATES, "i_bar, f_bar, o_bar", "Hint: i, f, o: got no function; i, f and o are"),
+        (
+            GATES,
+            "i_bar, f_bar, o_bar",
+            "Hint: i, f, o: got no function; i, f and o are",
+        ),
         (GATES, GATES.replace("d(f_bar)", "d(-f_bar)"), r"Hint: f: got sigmoid\(-x\)"),
         ("math.tanh(g_bar)", "max(g_bar, 0)", "Hint: g: got a relu; .*g is a tanh"),
         (GATES, f"1 - sigmoid(f_bar), {GATES[16:]}", "not the 1 - f"),
@@ -236,13 +243,25 @@ PLANTED = {
         ("range(0, M, 2)", "range(0, M - 1, 2)", "C: got .* the last tile has fewer"),
         ("s01 + a0 * b1", "s01 + a1 * b0", "sum 01 is row 0 by column 1, not row 1"),
         ("A[r, k], A[r1, k]", "A[k, r], A[k, r1]", r"is A\[r, k\], not A\[k, r\]"),
-        (r"(?s)    for r in range.+?\n\n\n", "    C[:] = A @ B\n\n\n", "a call such as"),
-        (r"(?s)a0, a1 = .+?s11 \+ a1 \* b1", UNSHARED, "0.50 multiply-adds .* than once"),
+        (
+            r"(?s)    for r in range.+?\n\n\n",
+            "    C[:] = A @ B\n\n\n",
+            "a call such as",
+        ),
+        (
+            r"(?s)a0, a1 = .+?s11 \+ a1 \* b1",
+            UNSHARED,
+            "0.50 multiply-adds .* than once",
+        ),
     ],
     "thread": [
         ("if s < x.shape[1]:", "if True:", "IndexError: `sample 3 of 3 .*the guard"),
         ("x.shape[1]:", "x.shape[1] - 1:", "leaves out the last sample"),
-        (START, "cuda.grid(1)", "NameError: `name 'cuda' is not .* Hint: see that line"),
+        (
+            START,
+            "cuda.grid(1)",
+            "NameError: `name 'cuda' is not .* Hint: see that line",
+        ),
         (START, "index", "threads share a sample"),
         (START, "index * block_size + block", "block and index are exchanged"),
         ("        walk", "        0 and walk", "without a thread stay NaN"),
@@ -315,7 +334,12 @@ SECONDS = {
 }
 GUESSES = [
     ("loops", 30, "measured **78.9 ns**", "low by a factor"),
-    ("NumPy", 16, "**4x**: `sequential` takes 64 ms, `numpy` takes 16 ms", "factor of 4"),
+    (
+        "NumPy",
+        16,
+        "**4x**: `sequential` takes 64 ms, `numpy` takes 16 ms",
+        "factor of 4",
+    ),
     ("NumPy", 1, "measured **4x**", "guessed 1x, too low by a factor of 4."),
     ("NumPy", None, "<details><summary>No guess: show it", "**4x**: ", "no: guessed"),
     ("compiled", 4, "measured **4x**", "within a factor of two", "no: details"),

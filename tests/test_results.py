@@ -115,7 +115,9 @@ def test_rows_of_other_columns_are_refused(tmp_path):
     header, row, _ = path.read_text().split("\n")
     for longer in (f"x,{row}", f"{row},x"):  # which no reader may cut
         path.write_text(f"{header}\n{longer}\n")
-        with pytest.raises(ValueError, match=r"trial.csv: got 19 fields in line 2, wan"):
+        with pytest.raises(
+            ValueError, match=r"trial.csv: got 19 fields in line 2, wan"
+        ):
             results.read("trial", tmp_path)
 
 

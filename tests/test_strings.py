@@ -66,7 +66,12 @@ def test_no_choice_of_borders_pads_less(lengths, count):
     assert waste == pytest.approx(1 - sum(lengths) / best, abs=1e-12)
 
 
-@given(lengths=LENGTHS, count=st.integers(1, 4), size=st.integers(1, 50), seed=st.integers(0, 9))
+@given(
+    lengths=LENGTHS,
+    count=st.integers(1, 4),
+    size=st.integers(1, 50),
+    seed=st.integers(0, 9),
+)
 def test_an_epoch_has_every_string_once_and_a_mini_batch_is_of_one_bucket(
     lengths, count, size, seed
 ):

@@ -41,11 +41,10 @@ class Page:
     """What the grader says."""
 
     def __init__(self):
-        self.said, self.marks = [], []
+        self.said = []
 
     def say(self, text, disturbed=""):
         self.said.append(text)
-        self.marks.append(disturbed)
 
     @staticmethod
     def pick(*, smoke, paper):
@@ -119,7 +118,10 @@ RIGHT = {
         ("A[r, k], A[r1, k]", "A.T[k, r], A.T[k][r1]"),
         ("range(0, M, 2)", "range(M - 2 + M % 2, -1, -2)"),
     ],
-    "thread": [("if s <", "while s <"), ("gates)", "gates)\n        break")],
+    "thread": [
+        ("if s <", "while s <"),
+        ("c, gates)\n\n", "c, gates)\n        break\n\n"),
+    ],
 }
 
 
@@ -180,40 +182,23 @@ GATES = "sigmoid(i_bar), sigmoid(f_bar), sigmoid(o_bar)"
 FIVE = "sigmoid(f_bar), sigmoid(i_bar), sigmoid(o_bar)"
 COLUMNS = "(a[:, k::4] for k in range(4))"
 START = "block * block_size + index"
-UNSHARED = """s00 += A[r, k] * B[k, j]
-                s01 += A[r, k] * B[k, j1]
-                s10 += A[r1, k] * B[k, j]
-                s11 += A[r1, k] * B[k, j1]"""
-ALL = "    for s in range(0 if s else x.shape[1]):\n        walk(s, x, U, W, b, h, c, gates)"
-# What of a solution becomes what, and what the message must say: a row a hint.
+# What of a solution becomes what, and what the message must say: a row a kind.
 PLANTED = {
     "cell": [
         (GATES, FIVE, "order is i, f, g, o"),
         ("math.tanh(c)", "math.tanh(c_prev)", "the new c"),
-        (
-            GATES,
-            "i_bar, f_bar, o_bar",
-            "Hint: i, f, o: got no function; i, f and o are",
-        ),
-        (GATES, GATES.replace("d(f_bar)", "d(-f_bar)"), r"Hint: f: got sigmoid\(-x\)"),
-        ("math.tanh(g_bar)", "max(g_bar, 0)", "Hint: g: got a relu; .*g is a tanh"),
-        (GATES, f"1 - sigmoid(f_bar), {GATES[16:]}", "not the 1 - f"),
+        (GATES, "i_bar, f_bar, o_bar", "Hint: i, f, o: got no function; i, f and o"),
         ("f * c_prev + ", "", "f c_prev is missing"),
-        ("f * c_prev", "c_prev", "the factor f is missing"),
         ("return h, c", "return c, h", "h comes first"),
-        ("return h, c", "return h, h", "h is used in the place of c"),
         ("return h, c", "return h", "it returns float, want h and c"),
         ("i * g", "i * g / 0", "raised ZeroDivisionError: .*, in line 5: `c = f .* 0`"),
     ],
     "step": [
         ("np.split(a, 4, axis=1)", COLUMNS, "every fourth column"),
-        (" + h @ W", "", "h W is missing"),
         ("(f_bar) * c", "(f_bar) * h", "h stands in the place of c"),
         ("    c = ", "    c *= 1\n    c = ", "read-only.*write to results"),
-        ("x @ U", "x * U", r"ValueError.*x.shape = \(3, 3\).*x @ U and h @ W are prod"),
-        ("axis=1", "axis=0", r"ValueError.*a.shape = \(3, 28\). Hint: .*columns k\*H"),
+        ("x @ U", "x * U", r"ValueError.*x.shape = \(3, 3\).*x @ U and h @ W are pro"),
         ("return h, c", "return h[:1], c", r"h: got shape \(1, 7\), want \(3, 7\)"),
-        ("return h, c", "return h, np.full_like(c, np.nan)", "not finite"),
     ],
     "recurrence": [
         (OUTER + RESET, RESET[4:] + OUTER, "the state is not reset"),
@@ -222,25 +207,19 @@ PLANTED = {
         (r"(?s)\n            a\[:\].+?y\[t, s\] = h\n", IN_PLACE, "h is overwritten"),
         (APART, APART.replace("H", "D"), "H apart, not D"),
         (H_W, H_W.replace("range(H)", "range(D)"), "D rows of W alone"),
-        (H_W, H_W.replace("range(4 * H)", "range(H)"), "H columns of a alone"),
         ("W[k, n]", "W[n, k]", r"n = 7, .*\(7, 28\).*not W\[n, k\]"),
-        (OUTER + RESET, "    c[:] = 0\n" + OUTER + "        h[:] = 0\n", "c is not re"),
         (INNER + FILL, FILL[4:] + INNER, r"a\[:\] = b at every step"),
-        ("y[t, s]", "y[s, t]", r"IndexError.*y.shape = \(5, 3, 7\).*T and B are exc"),
         ("(T, B, D), H", "(B, T, D), H", "IndexError.*T and B are exchanged"),
         (RESET, "", "what the memory of np.empty held"),
         ("range(T)", "range(T - 1)", "never written stay NaN"),
         ("@njit\n", "", "not compiled"),
-        ("a[:] = b", "a[:] = eval('b')", r"TypingError: `.*eval.*in line 9`\. Hint"),
     ],
     "parallel": [
         (r"(?s)prange\(B\)(.+)range\(T\)", r"range(B)\1prange(T)", "the same time"),
         ("prange(B)", "range(B)", "no loop is a prange"),
-        ("(parallel=True)", "", "compiled without threads"),
     ],
     "tile": [
         ("min(r + 1, M - 1)", "r + 1", "raised IndexError.*the last tile has fewer"),
-        ("range(0, M, 2)", "range(0, M - 1, 2)", "C: got .* the last tile has fewer"),
         ("s01 + a0 * b1", "s01 + a1 * b0", "sum 01 is row 0 by column 1, not row 1"),
         ("A[r, k], A[r1, k]", "A[k, r], A[k, r1]", r"is A\[r, k\], not A\[k, r\]"),
         (
@@ -248,25 +227,13 @@ PLANTED = {
             "    C[:] = A @ B\n\n\n",
             "a call such as",
         ),
-        (
-            r"(?s)a0, a1 = .+?s11 \+ a1 \* b1",
-            UNSHARED,
-            "0.50 multiply-adds .* than once",
-        ),
     ],
     "thread": [
         ("if s < x.shape[1]:", "if True:", "IndexError: `sample 3 of 3 .*the guard"),
         ("x.shape[1]:", "x.shape[1] - 1:", "leaves out the last sample"),
-        (
-            START,
-            "cuda.grid(1)",
-            "NameError: `name 'cuda' is not .* Hint: see that line",
-        ),
         (START, "index", "threads share a sample"),
         (START, "index * block_size + block", "block and index are exchanged"),
         ("        walk", "        0 and walk", "without a thread stay NaN"),
-        ("def thread", "@njit\ndef thread", "compiles it for a CPU"),
-        (r"(?s)    if s < x.+?gates\)", ALL, "one thread computes 3 samples while"),
     ],
 }
 MISTAKES = [(name, *how) for name, rows in PLANTED.items() for how in rows]
@@ -296,21 +263,17 @@ def test_what_is_wrong_again_is_no_longer_solved(names):
     assert said[-1] == "Exercises solved: 0 of 6."
 
 
-BAD = [
-    (lambda: lesson.Lesson(Page()).grade("Cell", len), "name: got 'Cell', want one of"),
-    (lambda: lesson.Lesson(Page()).grade("cell", 3), "function: got int, want a funct"),
-    (lambda: lesson.Lesson(Page(), strict="no"), "strict: got str, want True or False"),
-    (lambda: predictions().guess("NumPy", float("nan")), "guess: got nan"),
-    (lambda: predictions().guess("NumPy", "ten"), "guess: got"),
-    (lambda: predictions().guess("nothing", 1), "stage: got 'nothing'"),
-    (lambda: predictions().figure(), "want one before the figure"),
-]
-
-
-@pytest.mark.parametrize(("call", "message"), BAD)
-def test_bad_input_is_refused(call, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        call()
+def test_bad_input_is_refused():
+    grader, answers = lesson.Lesson(Page()), predictions()
+    for call, words, message in (
+        (grader.grade, ("Cell", len), "name: got 'Cell', want one of"),
+        (grader.grade, ("cell", 3), "function: got int, want a function"),
+        (answers.guess, ("NumPy", float("nan")), "guess: got nan"),
+        (answers.guess, ("nothing", 1), "stage: got 'nothing'"),
+        (answers.figure, (), "want one before the figure"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            call(*words)
 
 
 def test_a_solved_exercise_is_timed_beside_the_package(names):
@@ -334,13 +297,7 @@ SECONDS = {
 }
 GUESSES = [
     ("loops", 30, "measured **78.9 ns**", "low by a factor"),
-    (
-        "NumPy",
-        16,
-        "**4x**: `sequential` takes 64 ms, `numpy` takes 16 ms",
-        "factor of 4",
-    ),
-    ("NumPy", 1, "measured **4x**", "guessed 1x, too low by a factor of 4."),
+    ("NumPy", 16, "**4x**: `sequential` takes 64 ms, `numpy` takes 16 ms", "high by a"),
     ("NumPy", None, "<details><summary>No guess: show it", "**4x**: ", "no: guessed"),
     ("compiled", 4, "measured **4x**", "within a factor of two", "no: details"),
     ("tile", 3, "measured **3x**", "one sample: 1.1x. With 32 units", "16 KiB: 1.14x"),
@@ -369,17 +326,8 @@ def test_a_guess_stands_beside_the_measured_factor(guess, words):
     assert one_core == "Not measured: this process has one core."
 
 
-def test_a_disturbed_result_says_so_where_it_stands():
-    answers = predictions()
-    answers.disturbed = "quartiles 70 % apart"
-    for value in (None, 2):
-        answers.guess("threads", value)
-        answers.result("threads")
-        assert "**Disturbed run: quartiles 70 % apart.**" in answers._nb.said[-1]
-
-
 def test_all_guesses_are_shown_and_counted():
-    answers = predictions(*(guess[:2] for guess in GUESSES[:2] + GUESSES[4:]))
+    answers = predictions(*(guess[:2] for guess in GUESSES[:2] + GUESSES[3:]))
     assert answers.score() == "3 of 5 guesses are within a factor of two"
     has(["guess 16x", "measured 3x", "3 of 5", "tile"], text_of(answers.figure()))
     has(["64x", "NumPy 4x", "50 % slower, `numba-tile`"], answers.factors())
@@ -387,6 +335,9 @@ def test_all_guesses_are_shown_and_counted():
     versions = [f"`{version}`" for version, _ in SECONDS[""]]
     assert table["version"].to_list() == versions
     assert table.iloc[1].to_list()[1:3] == ["1", "16000"]
+    answers.disturbed = "quartiles 70 % apart"
+    answers.result("tile")
+    assert "**Disturbed run: quartiles 70 % apart.**" in answers._nb.said[-1]
     answers.last_step()
     has(["**7x**, 6000 µs less", "takes 300 µs more"], answers._nb.said[-1])
     nothing = predictions(("loops", None), ("NumPy", None))

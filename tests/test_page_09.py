@@ -58,12 +58,8 @@ CASES = {
         "least: 89.7 % (50.3 to 94.1)",
         "| dense | 100 % | 10 | 1x | 100 | 1x |",
         "| rank 64 | 18.8 % | 4.76 | 2.2x (2.1x to 2.5x) | 47.6 |",
-        "rank 16 (rank 0 gains 5x (5x to 5x))",
-        "rank 32: 1.02 (1.02 to 1.18)",
         "rank 16: 1.04 (1.03 to 1.05)",
         "airline 9 % at most, seeds 10 % apart; 64 signs 9 % at most, seeds 10 % ap",
-        "Loss at rank 32, dense = 1: 1.64 on airline, 51 on 64 signs",
-        "Rank 32 is 3x (2.6x to 3.4x) with 64 samples",
     )
 }
 HALF = 0.5 / (0.2 + 0.8 * 8 * 0.1875 / 64)  # of 4.57; of rank 64 are 18.75 %

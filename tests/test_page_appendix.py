@@ -56,10 +56,6 @@ CASES = {
         "| JAX, a scan compiled | 0.3 | - | 5 | 48 | 90 |",
         "| PyTorch, call by call | 0.002 | - | 22 | 30 | - |",
         "unrolled program gains 10x at 16 units and 1.17x at 512",
-        "takes 2 ms at 16 units and still only 3 ms at 128",
-        "100 \N{MICRO SIGN}s, compiled 10 \N{MICRO SIGN}s.",
-        "compiler takes 8 s, JAX's 0.5 s.",
-        "PyTorch's are 0.0373x at 16 units and 1.16x at 512.",
         "64 MiB call by call; as a compiled loop 48 MiB, 75 % of it; as an unrolled "
         "program 192 MiB, 300 %.",
     )

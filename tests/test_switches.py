@@ -64,26 +64,6 @@ def test_no_combination_is_excluded_or_the_same_code_twice():
     assert len(runs) == len(COMBINATIONS)
 
 
-@pytest.mark.parametrize(
-    ("on", "lengths", "function"),
-    [
-        ((), [1] * 8, "matmul"),
-        (("combine",), [1] * 2, "matmul"),
-        (("concurrent", "pointwise"), [8], "matmul"),
-        (("combine", "concurrent", "layout"), [2], "matmul"),
-        (("layout", "kernel"), [2] * 8, "_by_tile"),
-        (("combine", "concurrent", "layout", "kernel"), [2], "_by_tile"),
-    ],
-)
-def test_as_many_products_run_at_the_same_time_as_the_switches_say(
-    on, lengths, function
-):
-    params, x, _ = example((2, 4, 5, 9, 33))
-    _, jobs, same_time, *_ = Variant(params, on, threads=2).runs(x)
-    assert list(same_time) == lengths
-    assert {name for name, *_ in jobs} == {function}
-
-
 def test_what_is_measured_of_the_machine_has_its_unit():
     # Seconds of 32 MB: no core reads 10 TB/s or, here, 1 GB/s
     assert 3e-6 < switches.reading(8_000_000, 1) < 0.5

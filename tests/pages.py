@@ -76,37 +76,30 @@ class Told(Notebook):
         self.said.append(data["text/plain"] if raw else data.data)
         return SimpleNamespace(update=self.said.append) if display_id else None
 
-    def rows_of(self, name):
+    def recorded(self, name, *_, **__):
         made = self.made[name]
         return made.pop(0) if isinstance(made, list) else made
+
+    def processes(self, measure, **_):
+        return self.recorded(measure.__name__)
+
+    def shared(self, what):
+        return self.recorded(what.measure.__name__)
 
     def in_place_of(self, module):
         """A module whose functions return what is made, where it is."""
         names = vars(module) | {"__name__": "told"}
         for name in {*self.made} & {*names}:
             if isinstance(names[name], FunctionType):
-                names[name] = partial(self.told, name)
+                names[name] = partial(self.recorded, name)
                 names[name].__name__ = name
         return SimpleNamespace(**names)
-
-    def told(self, name, *_, **__):
-        return self.rows_of(name)
-
-    def processes(self, measure, **_):
-        return self.rows_of(measure.__name__)
-
-    def shared(self, what):
-        return self.rows_of(what.measure.__name__)
-
-    def recorded(self, experiment, folder=None):
-        return self.rows_of(experiment)
 
     def claim(self, sentence, held, numbers, **options):
         super().claim(sentence, held, numbers, **options)
         self.claims += {True: "T", False: "F", None: "-"}[held]
 
     def show(self, figure, name, caption="", *_, **__):
-        assert isinstance(figure, Figure)
         self.said.append(text_of(figure) + " " + caption)
         assert not cut_off(figure)
         plots.plt.close(figure)

@@ -1,8 +1,6 @@
 """Evidence from fresh processes: ranges, ratios, words; what runs in a process."""
 
 import os
-import subprocess
-import sys
 import time
 from itertools import product
 from pathlib import Path
@@ -12,7 +10,6 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_process import ended
 
 from lstm_report.measure import evidence
 from lstm_report.measure.evidence import Interval, digits, speed
@@ -85,8 +82,6 @@ def measured(value=1.0, end="", path="", process=0):
     if end == "raise":
         raise RuntimeError("no such machine")
     if end == "wait":
-        if path:
-            Path(path).write_text(str(os.getpid()))
         time.sleep(60)
     if end == "once" and process:
         os._exit(0)
@@ -131,25 +126,6 @@ def test_each_process_is_a_new_one_that_knows_its_number_and_its_rows_arrive():
 def test_a_process_that_fails_says_what_it_printed(end, count, limit, said):
     with pytest.raises(ProcessError, match=f"measured: {said}"):
         evidence.fresh(measured, count, limit=limit, end=end)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells of a parent's end")
-def test_a_process_ends_with_the_one_that_began_it(tmp_path):
-    up = tmp_path / "up"
-    code = "import sys; from test_evidence import evidence, measured;"
-    code += "evidence.fresh(measured, 1, end='wait', path=sys.argv[1])"
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    line, env = [sys.executable, "-c", code, up], os.environ | {"PYTHONPATH": path}
-    caller = subprocess.Popen(line, env=env)
-    while not (up.exists() and up.read_text()):
-        assert caller.poll() is None
-        time.sleep(0.05)
-    caller.terminate()
-    caller.wait()
-    until = time.monotonic() + 30  # alone it would sleep for a minute
-    while not ended(int(up.read_text())):
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def test_a_process_that_was_disturbed_is_repeated(tmp_path):

@@ -153,7 +153,8 @@ class Predictions:
 
     nb: the page's Notebook. times: as of `timed`. work: the Workload of the lesson.
     peak: GFLOP/s of a core on registers, measured where it is None. threads: the most
-    that were timed. `guess` takes a number, `result` shows it beside the measurement, folded where there is no guess.
+    that were timed. `guess` takes a number, `result` shows it beside the measurement,
+    folded where there is no guess.
     """
 
     def __init__(self, nb, times, work=AIRLINE, peak=None, threads=None):

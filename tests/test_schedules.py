@@ -176,16 +176,18 @@ def test_every_schedule_respects_the_graph_and_its_simulation_the_waits(
 
 @given(schedules, st.data())
 def test_a_schedule_with_a_fault_is_refused(schedule, data):
-    """Two tasks of one worker change places, one goes or comes twice, or a bound moves:
-    the check says what counting and trying say.
+    """Two tasks of one worker change places, one goes, comes twice or without steps,
+    or a bound moves: the check says what counting and trying say.
     """
     graph, tasks = schedule.graph, list(schedule.tasks)
     i = data.draw(st.integers(0, len(tasks) - 1))
-    how = data.draw(st.sampled_from(["swap", "swap", "drop", "twice", "move"]))
+    how = data.draw(st.sampled_from(["swap", "swap", "drop", "twice", "empty", "move"]))
     if how == "swap":
         same = [k for k, task in enumerate(tasks) if task.worker == tasks[i].worker]
         j = data.draw(st.sampled_from(same))
         tasks[i], tasks[j] = tasks[j], tasks[i]
+    elif how == "empty":
+        tasks.insert(i, tasks[i]._replace(stop=tasks[i].start))
     elif how == "move":
         name = data.draw(
             st.sampled_from(["layer", "start", "stop", "blocks", "samples"])
@@ -252,6 +254,17 @@ def test_a_wavefront_takes_no_less_than_its_longest_path(schedule):
     assert sum(task.stop - task.start for task in schedule.tasks) == work
     least = simulate(schedule, unit(graph)).makespan + 1e-9
     assert least >= max(graph.steps + graph.layers - 1, work / schedule.workers)
+
+
+@given(graphs, st.data())
+def test_one_worker_takes_a_wavefront_by_its_diagonals(graph, data):
+    chunk = data.draw(st.integers(1, graph.steps))
+    chunks, diagonals = Counter(), []
+    for task in wavefront(graph, 1, chunk).tasks:
+        layer = graph.layers - 1 - task.layer if graph.backward else task.layer
+        diagonals.append(layer + chunks[layer])
+        chunks[layer] += 1
+    assert diagonals == sorted(diagonals)
 
 
 @given(sizes, st.integers(1, 12), st.sampled_from([1, 3]), st.booleans(), sizes)

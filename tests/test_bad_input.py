@@ -396,7 +396,13 @@ def test_messages_say_where_and_what():
 
 
 @pytest.mark.parametrize(
-    "make", [np.asarray, lambda x: x.view(np.recarray), lambda x: x[::-1]]
+    "make",
+    [
+        np.asarray,
+        lambda x: x.view(np.recarray),
+        lambda x: x[::-1],
+        lambda x: np.ndarray(x.shape, x.dtype, bytearray(1) + x.tobytes(), 1),
+    ],
 )
 def test_an_array_is_plain_contiguous_and_aligned_and_copied_only_if_it_must_be(make):
     x = make(np.ones((3, 2), np.float32))
@@ -404,7 +410,8 @@ def test_an_array_is_plain_contiguous_and_aligned_and_copied_only_if_it_must_be(
     assert type(got) is np.ndarray
     assert got.flags.c_contiguous
     assert got.flags.aligned
-    assert np.shares_memory(got, x) == x.flags.c_contiguous
+    np.testing.assert_array_equal(got, x)
+    assert np.shares_memory(got, x) == (x.flags.c_contiguous and x.flags.aligned)
     assert (got is x) == (make is np.asarray)
 
 

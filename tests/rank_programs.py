@@ -86,7 +86,7 @@ def cores(world):
     """Ranks have equal shares of the cores; where there are too few they take turns."""
     if count := len(CORES):  # else the system does not tell
         low, high = (count * r // world.size for r in (world.rank, world.rank + 1))
-        share = CORES[low:high] or [CORES[world.rank % count]]
+        share = CORES[low:high] if world.size <= count else [CORES[world.rank % count]]
         assert sorted(os.sched_getaffinity(0)) == share
 
 

@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_found():
     assert plots.too_small(figure) == ["a remark"]
     figure.set_figwidth(2 * plots.WIDTH)
     assert {"a remark", "a title"} <= {*plots.too_small(figure)}
-    ax.set_title(long := "as long as no figure is wide " * 4)
+    ax.set_title(long := "as long as no figure is wide " * 9)
     assert long in cut_off(figure)
 
 

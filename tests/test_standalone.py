@@ -77,7 +77,9 @@ def first_cell(made):
 def files(folder):
     """The content of each file below a folder, but for caches."""
     paths = {path.relative_to(folder): path for path in folder.rglob("*")}
-    kept = {n: p for n, p in paths.items() if p.is_file() and n.suffix != ".pyc"}
+    kept = {
+        n: p for n, p in paths.items() if p.is_file() and "__pycache__" not in n.parts
+    }
     return {name: path.read_bytes() for name, path in kept.items()}
 
 

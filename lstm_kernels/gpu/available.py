@@ -51,9 +51,8 @@ def why_not(cuda, launch, oldest=(0, 0)):
     name = "the device"
     try:
         if not cuda.is_available() or not len(cuda.gpus):
-            said = str(cuda.cuda_error() or "no device was found").strip()
-            said = said.splitlines()[0].rstrip(": ")
-            return f"there is no CUDA device ({said}): {CHOOSE}"
+            said = str(cuda.cuda_error() or "no device was found").strip().splitlines()
+            return f"there is no CUDA device ({said[0].rstrip(': ')}): {CHOOSE}"
         card = cuda.get_current_device()
         name, capability = device.name_of(card), tuple(card.compute_capability)
         if capability < oldest:

@@ -18,16 +18,12 @@ SOME = [
     ("cuda-fused", "4 samples, 512 units", "lstm", "float32", (9, 0)),
     ("cuda-persistent", "8 samples, 512 units", "gru", "float32", (8, 0)),
 ]
-CODE = """
-import json, sys
+CODE = f"""
 import ptx
 if __name__ == "__main__":
-    builds = [(*build[:4], tuple(build[4])) for build in json.loads(sys.argv[1])]
-    print(json.dumps(ptx.table(builds).to_dict("records")))
+    print(ptx.table({SOME}).to_json(orient="records"))
 """
-GOOD = {"version": "cuda-fused", "variant": "v", "cell": "lstm", "dtype": "float32"}
-GOOD |= {"capability": "9.0", "kernel": "step", "registers": 250}
-GOOD |= {"shared": 0, "stack": 0, "spills": 0}
+KEYS = ["version", "variant", "cell", "dtype", "capability", "kernel"]
 
 
 def without_simulator(*words):
@@ -46,38 +42,28 @@ def without_simulator(*words):
     return done.stdout.splitlines()
 
 
-def test_kernels_compile_and_fit(tmp_path):
+def recorded():
+    return pd.read_csv(ptx.PATH, dtype={"capability": str})
+
+
+def test_kernels_compile_and_fit_as_recorded(tmp_path):
     script = tmp_path / "compile_kernels.py"  # which processes of it import
     script.write_text(CODE)
-    rows = without_simulator(str(script), json.dumps(SOME))[-1]
-    rows = pd.DataFrame(json.loads(rows))
+    rows = pd.DataFrame(json.loads(without_simulator(str(script))[-1]))
     assert len(rows) == sum(len(ptx.ENTRIES[build[0]]) for build in SOME)
-    ptx.check(rows)
-    recorded = pd.read_csv(ptx.PATH, dtype={"capability": str})
-    keys = ["version", "variant", "cell", "dtype", "capability", "kernel"]
-    both = rows.merge(recorded, on=keys, suffixes=("", "_recorded"))
+    assert ptx.over_budget(rows).empty
+    both = rows.merge(recorded(), on=KEYS, suffixes=("", "_recorded"))
     assert len(both) == len(rows)
     # Another release of the compiler may allot a few registers more or less.
     assert (both["registers"] - both["registers_recorded"]).abs().max() <= 32
 
 
-def test_the_record_is_of_these_kernels():
-    recorded = pd.read_csv(ptx.PATH, dtype={"capability": str})
-    assert set(recorded["sources"]) == {ptx.sources()}, "want `make ptx`"
+def test_the_record_is_of_these_kernels_and_all_fit():
+    rows = recorded()
+    assert set(rows["sources"]) == {ptx.sources()}, "want `make ptx`"
     builds = ptx.every_build()
-    assert len(recorded) == sum(len(ptx.ENTRIES[build[0]]) for build in builds)
-    ptx.check(recorded)
-
-
-@pytest.mark.parametrize(
-    "change", [{"spills": 4}, {"stack": 8}, {"registers": 256}, {"shared": 16}]
-)
-def test_the_budget_fails_when_exceeded(change):
-    ptx.check(pd.DataFrame([GOOD]))
-    with pytest.raises(ptx.OverBudgetError) as caught:
-        ptx.check(pd.DataFrame([GOOD, GOOD | change]))
-    # The one that is over, and its place.
-    *_, header, row = str(caught.value).splitlines()
-    assert row.split()[0] == "1"
-    found = dict(zip(header.split(), row.split()[1:], strict=True))
-    assert all(found[name] == str(value) for name, value in change.items())
+    assert len(rows) == sum(len(ptx.ENTRIES[build[0]]) for build in builds)
+    assert ptx.over_budget(rows).empty
+    for change in ({"spills": 4}, {"stack": 8}, {"registers": 256}, {"shared": 16}):
+        over = ptx.over_budget(rows.head(3).assign(**change))
+        assert len(over) == 3

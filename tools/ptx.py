@@ -16,18 +16,18 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from importlib.metadata import version
-from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from ptx_machine import compiler
+from ptx_machine.compiler import stand_in
 
 from lstm_kernels import cells
 from lstm_kernels.cores import cores
-from lstm_kernels.gpu import build, device, plain_kernels, ptx, registers
+from lstm_kernels.gpu import build, plain_kernels, ptx, registers
 from lstm_kernels.gpu.layout import Sizes
 from lstm_kernels.versions import cuda_epoch, cuda_fused, cuda_persistent, cuda_v1
 from lstm_report.measure import results
@@ -58,52 +58,22 @@ ENTRIES = {
     "cuda-fused": (*cuda_fused.CudaFused.kernels, cuda_epoch.CudaEpoch.kernels[-1]),
     "cuda-persistent": cuda_persistent.KERNELS,
 }
-
-
 MODULES = {"cuda-v1": (plain_kernels,), "cuda-fused": build.TILES}
 MODULES["cuda-persistent"] = (*build.TILES, *cuda_persistent.MODULES)
 
 
-class OverBudgetError(AssertionError):
-    """Kernels take more than their block can have; the message says which and what."""
-
-
 def why_unavailable():
-    """None when kernels can be compiled here, else the reason."""
-    if device.SIMULATED:
-        return "NUMBA_ENABLE_CUDASIM is set: the simulator compiles nothing"
-    if importlib.util.find_spec("numba_cuda") is None:
-        return "numba-cuda is not installed"
-    return None if ptxas() else "ptxas is not installed"
+    """None when kernels can be compiled and assembled here, else the reason."""
+    missing = None if ptxas() else "ptxas is not installed"
+    return compiler.why_unavailable() or missing
 
 
 def ptxas():
     """The path of the assembler: of NVIDIA's wheel, or on the PATH, or None."""
     spec = importlib.util.find_spec("nvidia")
-    for folder in spec.submodule_search_locations if spec else ():
-        for path in sorted(Path(folder).glob("*/bin/ptxas")):
-            return str(path)
-    return shutil.which("ptxas")
-
-
-@contextmanager
-def stand_in(capability):
-    """While inside, numba-cuda believes that there is a device of this capability.
-
-    Compiling a kernel that calls device functions asks the current device for its
-    capability.
-    """
-    device = type("Device", (), {"compute_capability": capability})
-    modules = [m for m in list(sys.modules.values()) if "get_current_device" in vars(m)]
-    modules = [m for m in modules if m.__name__.startswith("numba")]
-    before = [(m, m.get_current_device) for m in modules]
-    try:
-        for module in modules:
-            module.get_current_device = lambda: device
-        yield
-    finally:
-        for module, function in before:
-            module.get_current_device = function
+    folders = spec.submodule_search_locations if spec else ()
+    paths = [path for folder in folders for path in Path(folder).glob("*/bin/ptxas")]
+    return str(min(paths)) if paths else shutil.which("ptxas")
 
 
 def assemble(text, capability):
@@ -130,12 +100,13 @@ def assemble(text, capability):
         "shared": number(r"(\d+) bytes smem"),
         "stack": number(r"(\d+) bytes stack frame"),
         "spills": number(r"(\d+) bytes spill stores", r"(\d+) bytes spill loads"),
+        "instructions": len(re.findall(r"^\t(?!\.)[^\n]*;$", text, re.MULTILINE)),
     }
 
 
-def described(build_of):
+def described(of_build):
     """Rows of the table for a (version, variant, cell, dtype name, capability)."""
-    name, variant, cell, dtype, capability = build_of
+    name, variant, cell, dtype, capability = of_build
     from numba import cuda
 
     columns = {"version": name, "variant": variant, "cell": cell, "dtype": dtype}
@@ -145,20 +116,14 @@ def described(build_of):
     def compile(function, signature):
         text, _ = cuda.compile_ptx(function, signature, cc=capability)
         kernel = {"kernel": function.__name__} | assemble(text, capability)
-        rows.append(columns | kernel | {"instructions": instructions(text)})
+        rows.append(columns | kernel)
 
     L, D, H, constants = BUILDS[name, variant]
     sizes = Sizes(L, 0, 0, D, H, 1, len(cells.CELLS[cell].gates))
-    modules = MODULES[name]
-    arguments = cell, np.dtype(dtype), modules, ENTRIES[name], sizes
+    arguments = cell, np.dtype(dtype), MODULES[name], ENTRIES[name], sizes
     with stand_in(capability):
         build.build.__wrapped__(*arguments, compile=compile, **constants)
     return rows
-
-
-def instructions(text):
-    """How many instructions the text of a kernel in PTX has."""
-    return len(re.findall(r"^\t(?!\.)[^\n]*;$", text, re.MULTILINE))
 
 
 def every_build():
@@ -173,27 +138,21 @@ def every_build():
     ]
 
 
-def table(builds, workers=None):
+def table(builds):
     """The rows of each build, on several processes; a DataFrame."""
-    workers = workers or cores()
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return pd.DataFrame(chain.from_iterable(pool.map(described, builds)))
+    with ProcessPoolExecutor(cores(), mp_context=get_context("spawn")) as pool:
+        return pd.DataFrame(itertools.chain.from_iterable(pool.map(described, builds)))
 
 
-def check(rows):
-    """Raise OverBudgetError for kernels that spill, or whose block does not fit.
+def over_budget(rows):
+    """The rows of kernels that spill, or whose block does not fit.
 
     A launch asks for all shared memory, which begins at a multiple of 16 bytes as long
     as nothing lies before it: loads of four numbers at once depend on that.
     """
     most = (REGISTERS // rows["version"].map(THREADS)).clip(upper=255)
     memory = rows[["shared", "stack", "spills"]].max(axis=1)
-    over = rows[(rows["registers"] > most) | (memory > 0)]
-    if not over.empty:
-        raise OverBudgetError(
-            "rows: want no spills, no stack, no static shared memory and registers "
-            f"for blocks of {THREADS} threads; got\n{over.to_string()}"
-        )
+    return rows[(rows["registers"] > most) | (memory > 0)]
 
 
 def sources():
@@ -211,10 +170,12 @@ def main():
         sys.exit(f"the kernels cannot be compiled here: {reason}")
     assembler = version("nvidia-cuda-nvcc-cu12")
     made = f"numba-cuda {version('numba-cuda')}, ptxas of CUDA {assembler}"
-    rows = table(every_build())
-    rows = rows.assign(compiler=made, sources=sources())
+    rows = table(every_build()).assign(compiler=made, sources=sources())
     results.replace(PATH, rows.to_csv(index=False))
-    check(rows)
+    over = over_budget(rows)
+    if not over.empty:
+        want = "want no spills, stack or static shared memory, and registers for blocks"
+        sys.exit(f"{want} of {THREADS} threads; got\n{over.to_string()}")
     print(f"{len(rows)} kernels within their registers; written to {PATH}")
 
 

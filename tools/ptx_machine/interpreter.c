@@ -1,4 +1,5 @@
-/* A launch, one thread at a time, each until it waits, with a shadow of each word.
+/* A launch, one thread at a time, each until it waits, with a shadow of each word: of
+   four bytes, or of one where a program accesses less than four (`grain`).
 
    Times are of one clock for all: a block's interval begins at its last barrier. Of two
    accesses in a block the first happens before the second if an interval began between
@@ -20,66 +21,72 @@ typedef union {
 enum { RUNS, AT_BARRIER, AT_WARP, AT_GRID, DONE };
 enum { MISALIGNED, OUTSIDE, TRAPPED, ENDLESS, DIVERGED, GRID_DIVERGED, DEADLOCK,
        LAST_FATAL = DEADLOCK, UNWRITTEN, RACE };
-enum { GLOBAL, SHARED, GENERIC, LOCAL };                    /* spaces */
+enum { GLOBAL, SHARED, GENERIC, LOCAL, NOWHERE };           /* spaces */
 enum { STRONG = 1, ACQUIRE = 2, RELEASE = 4 };              /* how */
 enum { FREE, ALLOCATED, WRITTEN };                          /* state of a word */
-enum { SYNC, IDX, UP, DOWN, BFLY };                          /* of a warp */
+enum { SYNC, IDX, UP, DOWN, BFLY, BALLOT, ANY, EVERY };      /* of a warp */
+enum { COUNT = 1, AND, OR };                                /* of a block */
 enum { FORWARD, REVERSE, RANDOM };                          /* order of threads */
 enum { ALL = -1, SEVERAL = 0x8000, MANY = 0xffff, PATIENCE = 1000,
-       NOBODY_S = 0x7fc0dead };               /* a NaN that nobody wrote */
+       NOBODY_S = 0x7fc0dead,                 /* a NaN that nobody wrote */
+       PLACE = 7 };                           /* numbers of a fault: see `note` */
 
 typedef struct { s32 op, guard, sense, d, a, b, c, list, n, space, how, offset, fma; } row;
-/* The last write and the last read of a word: when, by which block and thread. A reader
-   SEVERAL + w is several threads of warp w, MANY are of several warps. */
+/* The last write and the last read of a word: when, by which block and thread, and by
+   which row. A reader SEVERAL + w is several threads of warp w, MANY are of several. */
 typedef struct {
   s32 write_time, read_time, write_block, read_block;
   u16 writer, reader; u8 strong_write, strong_read;
   s32 vector, flag;                     /* of `readers` and of `flags`, if they agree */
+  s32 write_pc, read_pc;
 } word;
 /* Vectors over the blocks, each of a word. */
 typedef struct { s32 *times, *owners; s64 used, size; } pool;
 typedef struct { u64 to, from; s32 size, group; const row *r; } copy;
 typedef struct {
-  reg *R; s64 pc, ran, fma, ran_before_spin, spin; s32 status, id, group, copies, room;
-  copy *queue;
+  reg *R; s64 pc, ran, fma, ran_before_spin, spin; copy *queue;
+  s32 status, id, group, copies, room, carry;
 } thread;
 typedef struct {
   thread *threads; s32 id, began, warp_began[32], *known, *pending;
   u8 *local; s64 first, critical, chain;
 } block;
 typedef struct {
-  s64 slots, length, grid, x, y, together, shared, words, locals, order, most, seed;
-  const row *code; const s32 *lists; const u64 *start; s64 special[4];
+  s64 slots, length, block[3], grid[3];
+  s64 together, shared, words, grain, locals, order, most, seed;
+  const row *code; const s32 *lists; const u64 *start; s64 special[7];
   u32 *memory; u8 *state; word *shadow;
-  s64 *counts, *faults, *first;         /* by pc; kind and pc; kind, pc and three */
-  s64 accesses, critical, chain, now, per_block, base, changed, fatal; pool readers, flags;
+  s64 *counts, *faults, *first;         /* by pc; kind and pc; kind, pc and PLACE */
+  s64 accesses, critical, chain, now, blocks, per_block, base, changed, fatal;
+  pool readers, flags;
 } machine;
 
-static void note(machine *m, int kind, s64 pc, s64 thread, s64 block, s64 address) {
-  s64 i = kind * m->length + pc;
-  if (m->faults[i]++ == 0) {
-    m->first[3 * i] = thread; m->first[3 * i + 1] = block; m->first[3 * i + 2] = address;
-  }
+/* Counts a fault, and keeps where the first of its kind and statement was: thread, block,
+   space, address; of a race also the statement, thread and block of the other access. */
+static s64 *note(machine *m, int kind, s64 pc, const thread *t, const block *b, s64 space,
+                 u64 address) {
+  s64 i = kind * m->length + pc, place[PLACE] = {t->id, b->id, space, address, -1};
   if (kind <= LAST_FATAL) m->fatal = 1;
+  return m->faults[i]++ ? NULL : memcpy(m->first + PLACE * i, place, sizeof place);
 }
 
 static s32 *vector_of(machine *m, pool *p, s32 at, s64 w) {
-  return at >= 0 && at < p->used && p->owners[at] == w ? p->times + at * m->grid : NULL;
+  return at >= 0 && at < p->used && p->owners[at] == w ? p->times + at * m->blocks : NULL;
 }
 
 static s32 *new_vector(machine *m, pool *p, s32 *at, s64 w) {
   if (p->used == p->size) {
     p->size = 2 * p->size + 64;
-    p->times = realloc(p->times, p->size * m->grid * sizeof(s32));
+    p->times = realloc(p->times, p->size * m->blocks * sizeof(s32));
     p->owners = realloc(p->owners, p->size * sizeof(s32));
   }
   *at = p->used++;
   p->owners[*at] = w;
-  return memset(p->times + *at * m->grid, 0, m->grid * sizeof(s32));
+  return memset(p->times + *at * m->blocks, 0, m->blocks * sizeof(s32));
 }
 
 static void join(machine *m, s32 *to, const s32 *from) {
-  for (s64 c = 0; c < m->grid; c++) if (from[c] > to[c]) to[c] = from[c];
+  for (s64 c = 0; c < m->blocks; c++) if (from[c] > to[c]) to[c] = from[c];
 }
 
 static int warp_of(u16 id) {
@@ -102,13 +109,14 @@ static int ordered(machine *m, block *b, thread *t, s32 by, u16 id, s32 time) {
 static int races_with_reads(machine *m, block *b, thread *t, const word *x, s64 w) {
   s32 *v = vector_of(m, &m->readers, x->vector, w);
   if (!v) return !ordered(m, b, t, x->read_block, x->reader, x->read_time);
-  for (s64 c = 0; c < m->grid; c++)
+  for (s64 c = 0; c < m->blocks; c++)
     if (c != b->id && v[c] > b->known[c]) return 1;
   u16 id = x->read_block == b->id ? x->reader : MANY;
   return v[b->id] >= m->base && !before(b, t, id, v[b->id]);
 }
 
-static void read_word(machine *m, block *b, thread *t, word *x, s64 w, int strong) {
+static void read_word(machine *m, block *b, thread *t, word *x, s64 w, int strong,
+                      s32 pc) {
   int old = ordered(m, b, t, x->read_block, x->reader, x->read_time);
   if (strong && !x->strong_read && x->read_time >= m->base) return;   /* tells more */
   s32 *v = vector_of(m, &m->readers, x->vector, w);
@@ -116,7 +124,7 @@ static void read_word(machine *m, block *b, thread *t, word *x, s64 w, int stron
   if (!old && x->read_block == b->id) {
     reader = warp_of(x->reader) == t->id / 32 ? SEVERAL + t->id / 32 : MANY;
   } else if (!old && !v && !m->together) {
-    x->read_block = ALL; x->read_time = m->now;
+    x->read_block = ALL; x->read_time = m->now; x->read_pc = pc;
     return;
   } else if (!old && !v && !(strong && x->strong_read)) {
     v = new_vector(m, &m->readers, &x->vector, w);
@@ -124,12 +132,12 @@ static void read_word(machine *m, block *b, thread *t, word *x, s64 w, int stron
   }
   if (v) v[b->id] = m->now;
   x->reader = reader; x->read_block = b->id; x->read_time = m->now;
-  x->strong_read = strong;
+  x->strong_read = strong; x->read_pc = pc;
 }
 
-static void write_word(machine *m, block *b, thread *t, word *x, int strong) {
+static void write_word(machine *m, block *b, thread *t, word *x, int strong, s32 pc) {
   x->write_time = m->now; x->write_block = b->id; x->writer = t->id;
-  x->strong_write = strong;
+  x->strong_write = strong; x->write_pc = pc;
   x->read_time = 0; x->vector = -1;
 }
 
@@ -140,7 +148,7 @@ static void synchronise(machine *m, block *b, word *x, s64 w, int update, int wr
   s32 *v = vector_of(m, &m->flags, x->flag, w);
   if (v && how & ACQUIRE) join(m, b->pending, v);
   if (!write) return;
-  if (v && !update) memset(v, 0, m->grid * sizeof(s32));
+  if (v && !update) memset(v, 0, m->blocks * sizeof(s32));
   if (!(how & RELEASE)) return;
   if (!v) v = new_vector(m, &m->flags, &x->flag, w);
   join(m, v, b->known);
@@ -151,33 +159,40 @@ static void synchronise(machine *m, block *b, word *x, s64 w, int update, int wr
 static void *access(machine *m, block *b, thread *t, const row *r, u64 address, int read,
                     int write, int size) {
   s64 pc = r - m->code, space = r->space;
-  if (address % size) { note(m, MISALIGNED, pc, t->id, b->id, address); return NULL; }
   if (space == GENERIC && address >= LOCAL_WINDOW) {
     space = LOCAL; address -= LOCAL_WINDOW;
   } else if (space == GENERIC && address >= SHARED_WINDOW) {
     space = SHARED; address -= SHARED_WINDOW;
   }
+  if (address % size) { note(m, MISALIGNED, pc, t, b, space, address); return NULL; }
   s64 end = space == LOCAL ? m->locals : space == SHARED ? m->shared : 4 * m->words;
   if (address + size > (u64)end || address + size < address) {
-    note(m, OUTSIDE, pc, t->id, b->id, address);
+    note(m, OUTSIDE, pc, t, b, space, address);
     return NULL;
   }
   if (space == LOCAL) return b->local + t->id * m->locals + address;
   u64 at = address + (space == SHARED ? 4 * b->first : 0);
-  for (u64 w = at / 4; w < (at + size + 3) / 4; w++) {
+  for (u64 w = at / m->grain; w < (at + size + m->grain - 1) / m->grain; w++) {
     word *x = m->shadow + w;
+    u64 place = address + m->grain * w - at;
     m->accesses++;
-    if (m->state[w] == FREE) { note(m, OUTSIDE, pc, t->id, b->id, address); return NULL; }
-    if (read && m->state[w] == ALLOCATED) note(m, UNWRITTEN, pc, t->id, b->id, 4 * w);
+    if (m->state[w] == FREE) { note(m, OUTSIDE, pc, t, b, space, place); return NULL; }
+    if (read && m->state[w] == ALLOCATED) note(m, UNWRITTEN, pc, t, b, space, place);
     int strong = r->how & STRONG;
-    if (!(strong && x->strong_write) &&
-        !ordered(m, b, t, x->write_block, x->writer, x->write_time))
-      note(m, RACE, pc, t->id, b->id, 4 * w);
-    else if (write && x->read_time >= m->base && !(strong && x->strong_read) &&
-             races_with_reads(m, b, t, x, w))
-      note(m, RACE, pc, t->id, b->id, 4 * w);
-    if (write) { write_word(m, b, t, x, strong); m->state[w] = WRITTEN; }
-    else read_word(m, b, t, x, w, strong);
+    int with_write = !(strong && x->strong_write) &&
+                     !ordered(m, b, t, x->write_block, x->writer, x->write_time);
+    if (with_write ||
+        (write && x->read_time >= m->base && !(strong && x->strong_read) &&
+         races_with_reads(m, b, t, x, w))) {
+      s64 *f = note(m, RACE, pc, t, b, space, place);
+      if (f) {
+        f[4] = with_write ? x->write_pc : x->read_pc;
+        f[5] = with_write ? x->writer : x->reader;
+        f[6] = with_write ? x->write_block : x->read_block;
+      }
+    }
+    if (write) { write_word(m, b, t, x, strong, pc); m->state[w] = WRITTEN; }
+    else read_word(m, b, t, x, w, strong, pc);
     if (strong) synchronise(m, b, x, w, read && write, write, r->how);
   }
   return (u8 *)m->memory + at;
@@ -189,10 +204,9 @@ static int queue(machine *m, block *b, thread *t, const row *r) {
   copy c = {t->R[r->d].u64 + r->offset, t->R[r->a].u64 + r->list, r->n, t->group, r};
   u32 *to = access(m, b, t, r, c.to | SHARED_WINDOW, 0, 1, c.size);
   if (!to || !access(m, b, t, r, c.from, 1, 0, c.size)) return 0;
-  for (int k = 0; k < c.size / 4; k++) {
-    to[k] = NOBODY_S;
-    m->state[to + k - m->memory] = ALLOCATED;
-  }
+  s64 first = 4 * (to - m->memory) / m->grain;
+  memset(m->state + first, ALLOCATED, c.size / m->grain);
+  for (int k = 0; k < c.size / 4; k++) to[k] = NOBODY_S;
   if (t->copies == t->room) {
     t->room = 2 * t->room + 16;
     t->queue = realloc(t->queue, t->room * sizeof(copy));
@@ -217,13 +231,44 @@ static int arrive(machine *m, block *b, thread *t, const row *r) {
   return 1;
 }
 
+static f64 saturated(f64 x) { return isnan(x) || x < 0 ? 0 : x > 1 ? 1 : x; }
+
+/* A sum as a part of a longer one, of which the flag carries on. */
+static u64 carried(thread *t, u128 sum, int bits, int sets) {
+  if (sets) t->carry = sum >> bits & 1;
+  return sum;
+}
+
+static u64 reversed(u64 a, int bits) {
+  u64 y = 0;
+  for (int i = 0; i < bits; i++) y |= (a >> i & 1) << (bits - 1 - i);
+  return y;
+}
+
+static u64 field(u64 a, u32 first, u32 size, int is_signed) {
+  first &= 255; size &= 255;
+  s64 left = is_signed ? (s64)a >> (first < 63 ? first : 63) : first < 64 ? a >> first : 0;
+  if (size == 0 || size > 63) return size ? left : 0;
+  return is_signed ? left << (64 - size) >> (64 - size) : left & ((1ull << size) - 1);
+}
+
+static u64 inserted(u64 a, u64 b, u32 first, u32 size) {
+  first &= 255; size &= 255;
+  if (first > 63 || size == 0) return b;
+  u64 mask = (size > 63 ? ~0ull : (1ull << size) - 1) << first;
+  return (b & ~mask) | (a << first & mask);
+}
+
 static f32 flushed(f64 x) { f32 y = x; return fabsf(y) < 0x1p-126f ? copysignf(0, y) : y; }
 static f64 upper_half(f64 x) { reg y = {.f64 = x}; y.u64 &= ~0xffffffffull; return y.f64; }
 
-static f32 fma_down(f32 a, f32 b, f32 c) {        /* the product is exact */
+/* a b + c rounded up (1), down (-1) or towards zero (0); the product is exact. */
+static f32 directed(f32 a, f32 b, f32 c, int way) {
   f64 p = (f64)a * b, s = p + c, of_p = s - c, lost = (p - of_p) + (c - (s - of_p));
   f32 y = s;
-  return y > s || (y == s && lost < 0) ? nextafterf(y, -INFINITY) : y;
+  f64 beyond = (s - y) + lost;
+  way = way ? way : s > 0 ? -1 : 1;
+  return beyond * way > 0 ? nextafterf(y, way * INFINITY) : y;
 }
 
 static s64 to_integer(f64 x, int bits, int is_signed) {
@@ -240,7 +285,7 @@ static s64 to_integer(f64 x, int bits, int is_signed) {
 #define A(kind) R[r->a].kind
 #define B(kind) R[r->b].kind
 #define C(kind) R[r->c].kind
-#define STOP(kind) { note(m, kind, pc, t->id, b->id, 0); t->pc = pc; return; }
+#define STOP(kind) { note(m, kind, pc, t, b, NOWHERE, 0); t->pc = pc; return; }
 #define REACH(kind, read, write)                                                        \
   kind *p = access(m, b, t, r, A(u64) + r->offset, read, write, r->n * sizeof(kind));   \
   if (!p) { t->pc = pc; return; }
@@ -302,6 +347,17 @@ static int shuffle(thread *T, int lanes, const row *r, const s32 *at, u32 mask) 
   return 1;
 }
 
+/* Of each lane what vote.sync gives. */
+static void vote(thread *T, int lanes, const row *r, u32 mask) {
+  u32 ballot = 0;
+  for (int lane = 0; lane < lanes; lane++)
+    if (mask >> lane & 1 && T[lane].R[r->a].pred != (u32)r->offset) ballot |= 1u << lane;
+  for (int lane = 0; lane < lanes; lane++)
+    if (mask >> lane & 1)
+      T[lane].R[r->d].u32 = r->n == BALLOT ? ballot
+                            : r->n == ANY ? ballot != 0 : ballot == mask;
+}
+
 /* Whether the lanes of a warp that wait for each other could go on. */
 static int meet(machine *m, block *b, int warp) {
   thread *T = b->threads + 32 * warp;
@@ -314,8 +370,9 @@ static int meet(machine *m, block *b, int warp) {
   if (lanes < 32) mask &= (1u << lanes) - 1;
   for (int i = 0; i < lanes; i++)
     if (mask >> i & 1 && (T[i].status != AT_WARP || T[i].pc != T[first].pc)) return 0;
-  if (r->n != SYNC && !shuffle(T, lanes, r, at, mask))
-    note(m, TRAPPED, T[first].pc, T[first].id, b->id, 0);
+  if (r->n >= BALLOT) vote(T, lanes, r, mask);
+  else if (r->n != SYNC && !shuffle(T, lanes, r, at, mask))
+    note(m, TRAPPED, T[first].pc, T + first, b, NOWHERE, 0);
   if (r->n == SYNC) b->warp_began[warp] = ++m->now;
   for (int i = 0; i < lanes; i++)
     if (mask >> i & 1) { T[i].status = RUNS; T[i].pc++; }
@@ -348,15 +405,18 @@ static void pass_barrier(machine *m, block *b) {
   const row *r = m->code + b->threads[0].pc;
   u32 count = 0;
   for (s64 i = 0; r->n && i < m->per_block; i++) count += b->threads[i].R[r->a].pred;
-  for (s64 i = 0; r->n && i < m->per_block; i++) b->threads[i].R[r->d].u32 = count;
+  for (s64 i = 0; r->n && i < m->per_block; i++) {
+    u32 result = r->n == AND ? count == m->per_block : r->n == OR ? count > 0 : count;
+    b->threads[i].R[r->d].u32 = result;
+  }
   go_on(m, b);
 }
 
 static void pass_grid(machine *m, block *blocks) {
-  for (s64 k = 0; k < m->grid; k++) go_on(m, blocks + k);
+  for (s64 k = 0; k < m->blocks; k++) go_on(m, blocks + k);
   m->base = ++m->now;
   m->readers.used = 0;
-  for (s64 k = 0; k < m->grid; k++) blocks[k].began = m->base;
+  for (s64 k = 0; k < m->blocks; k++) blocks[k].began = m->base;
 }
 
 /* Of a block in which nothing can run: one that waits, and for what. */
@@ -365,7 +425,7 @@ static int stuck(machine *m, block *b) {
     thread *t = b->threads + i;
     if (t->status == DONE) continue;
     note(m, t->status == AT_GRID ? GRID_DIVERGED : t->status == RUNS ? DEADLOCK : DIVERGED,
-         t->pc, t->id, b->id, 0);
+         t->pc, t, b, NOWHERE, 0);
     return 1;
   }
   return 0;
@@ -413,28 +473,31 @@ static void run_blocks(machine *m, block *blocks, s64 count, s64 *order) {
 }
 
 void launch(machine *m) {
-  m->per_block = m->x * m->y; m->fatal = 0; m->base = ++m->now;
-  s64 count = m->together ? m->grid : 1, threads = count * m->per_block;
-  s64 each = (m->shared + 3) / 4, whole = m->grid > threads ? m->grid : threads;
+  m->per_block = m->block[0] * m->block[1] * m->block[2];
+  m->blocks = m->grid[0] * m->grid[1] * m->grid[2];
+  m->fatal = 0; m->base = ++m->now;
+  s64 count = m->together ? m->blocks : 1, threads = count * m->per_block;
+  s64 each = (m->shared + 3) / 4, whole = m->blocks > threads ? m->blocks : threads;
   block *blocks = calloc(count, sizeof(block));
   thread *T = calloc(threads, sizeof(thread));
   reg *registers = malloc(threads * m->slots * sizeof(reg));
   u8 *local = malloc(threads * m->locals + 1);
-  s32 *vectors = calloc(2 * count * m->grid, sizeof(s32));
-  s64 *order = malloc(whole * sizeof(s64)), *sequence = malloc(m->grid * sizeof(s64));
-  permute(m, sequence, m->grid);
+  s32 *vectors = calloc(2 * count * m->blocks, sizeof(s32));
+  s64 *order = malloc(whole * sizeof(s64)), *sequence = malloc(m->blocks * sizeof(s64));
+  permute(m, sequence, m->blocks);
   m->readers.used = m->flags.used = 0;
-  for (s64 begin = 0; begin < m->grid && !m->fatal; begin += count) {
+  for (s64 begin = 0; begin < m->blocks && !m->fatal; begin += count) {
     for (s64 k = 0; k < count; k++) {
       block *b = blocks + k;
       *b = (block){.threads = T + k * m->per_block, .began = ++m->now,
-                   .known = vectors + 2 * k * m->grid,
-                   .pending = vectors + (2 * k + 1) * m->grid,
+                   .known = vectors + 2 * k * m->blocks,
+                   .pending = vectors + (2 * k + 1) * m->blocks,
                    .local = local + k * m->per_block * m->locals,
                    .first = m->words + k * each};
       b->id = m->together ? k : sequence[begin];
-      for (s64 w = b->first; w < b->first + each; w++) {
-        m->state[w] = ALLOCATED; m->memory[w] = NOBODY_S;
+      for (s64 w = b->first; w < b->first + each; w++) m->memory[w] = NOBODY_S;
+      for (s64 w = 4 * b->first / m->grain; w < 4 * (b->first + each) / m->grain; w++) {
+        m->state[w] = ALLOCATED;
         m->shadow[w] = (word){.vector = -1, .flag = -1};
       }
       for (s64 i = 0; i < m->per_block; i++) {
@@ -443,8 +506,10 @@ void launch(machine *m) {
         *t = (thread){.id = i, .spin = -1};
         t->R = registers + (k * m->per_block + i) * m->slots;
         memcpy(t->R, m->start, m->slots * sizeof(reg));
-        s64 values[4] = {i % m->x, i / m->x, b->id, i % 32};
-        for (int n = 0; n < 4; n++) t->R[m->special[n]].s64 = values[n];
+        s64 x = m->block[0], y = m->block[1], X = m->grid[0], Y = m->grid[1];
+        s64 values[] = {i % x, i / x % y, i / x / y,
+                        b->id % X, b->id / X % Y, b->id / X / Y, i % 32};
+        for (int n = 0; n < 7; n++) t->R[m->special[n]].s64 = values[n];
       }
     }
     run_blocks(m, blocks, count, order);

@@ -12,45 +12,67 @@ what it releases is what it did before its last one, and fences order nothing.
 import ctypes
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
+from functools import cache
+from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from . import opcodes
-from .parse import PLACES, SHARED
+from .arrays import Array
+from .parse import PLACES, SIZES, Source
 
 HERE = Path(__file__).parent
-FOLDER = HERE.parents[1] / "build" / "ptx_machine"
-# Opcodes met, as this text of opcodes.py knows them.
-MET = (
-    f"opcodes-{hashlib.sha256((HERE / 'opcodes.py').read_bytes()).hexdigest()[:8]}.txt"
-)
+FOLDER = HERE / "__pycache__"  # of compiled interpreters
 MOST_SHARED, MOST_THREADS = 227 << 10, 1024  # of a block
 NOBODY = 0x7FC0_DEAD  # a NaN that nobody wrote
 KINDS = "misaligned", "outside", "trapped", "endless", "diverged barrier"
 KINDS += "grid barrier not reached", "deadlock", "unwritten", "race"
 FATAL = KINDS[:7]
+ALLOCATED, WRITTEN = 1, 2  # states of a word, as in interpreter.c; 0 is nobody's
 ORDERS = "forward", "reverse", "random"
+SPACES = "global", "shared", "generic", "local", ""
+WORD = np.array([0, 0, 0, 0, 0, 0, -1, -1, 0, 0], np.int32)  # a fresh shadow
 # The fields of `machine` in interpreter.c that Python sets or reads, in their order.
-_NUMBERS = ["slots", "length", "grid", "x", "y", "together", "shared", "words"]
-_NUMBERS += ["locals", "order", "most", "seed"]
+_NUMBERS = ["together", "shared", "words", "grain", "locals", "order", "most", "seed"]
 _PROGRAM = ["code", "lists", "start"]
 _MEMORY = ["memory", "state", "shadow", "counts", "faults", "first"]
-_GCC = ["gcc", "-O2", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off"]
-_GCC += ["-shared", "-fPIC", "-w"]
+_OPTIONS = ["-O2", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off"]
+_OPTIONS += ["-shared", "-fPIC", "-w"]
 
 
 class FaultError(RuntimeError):
     """A launch cannot go on; the message says where and why."""
 
 
+class Found(NamedTuple):
+    """The first fault of its kind at a statement, and how many there were.
+
+    source: the statement's line. address: in the memory of that name, "" for none.
+    other: of a race, the (statement, thread, block) of the other access; a thread of
+    0x8000 + w are several of warp w, 0xffff of several, a block of -1 several blocks.
+    """
+
+    source: Source
+    count: int
+    thread: int
+    block: int
+    space: str
+    address: int
+    other: tuple[int, int, int] | None
+
+
 class _State(ctypes.Structure):
     """`machine` of interpreter.c."""
 
     _fields_ = [
+        ("slots", ctypes.c_int64),
+        ("length", ctypes.c_int64),
+        ("block", ctypes.c_int64 * 3),
+        ("grid", ctypes.c_int64 * 3),
         *((name, ctypes.c_int64) for name in _NUMBERS),
         *((name, ctypes.c_void_p) for name in _PROGRAM),
         ("special", ctypes.c_int64 * len(PLACES)),
@@ -60,134 +82,129 @@ class _State(ctypes.Structure):
     ]
 
 
+def compiler():
+    """The path of gcc or clang, or of what CC names; None where there is none."""
+    names = os.environ.get("CC"), "gcc", "clang"
+    return next(filter(None, map(shutil.which, filter(None, names))), None)
+
+
 def why_unavailable():
     """None when the interpreter can be compiled, else the reason."""
-    return None if shutil.which("gcc") else "gcc is not installed"
+    if compiler():
+        return None
+    return "no C compiler: want gcc or clang on the PATH, or its name in CC"
 
 
-def kept(name, make):
-    """The path of a file of FOLDER, which `make(path)` writes if it is not there."""
-    path = FOLDER / name
-    if not path.exists():
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{os.getpid()}.{name}")
-        make(part)
-        part.replace(path)
-    return path
-
-
-def _opcodes_met():
-    """Those of the runs before: the next one compiles no interpreter for them."""
-    path = FOLDER / MET
-    names = path.read_text().split() if path.exists() else []
-    return {name: i for i, name in enumerate(filter(opcodes.is_known, names))}
-
-
-OPCODES = _opcodes_met()  # name -> number; grows
-_libraries = {}  # number of opcodes -> interpreter
-
-
-def _has_fma():
-    """Whether fmaf can be an instruction; else it is a slower function."""
-    told = Path("/proc/cpuinfo")
-    known = platform.machine() == "x86_64" and told.exists()
-    return known and " fma " in told.read_text()
-
-
-def interpreter():
-    """The interpreter for all opcodes met, compiled by gcc unless it is kept."""
-    if len(OPCODES) in _libraries:
-        return _libraries[len(OPCODES)]
-    cases = [f"case {i}: {opcodes.statement(name)}" for name, i in OPCODES.items()]
+@cache
+def _interpreter(count):
+    """The interpreter for so many opcodes, compiled unless it is kept."""
+    if reason := why_unavailable():
+        raise RuntimeError(reason)
+    names = opcodes.NAMES[:count]
+    cases = [f"case {i}: {opcodes.statement(name)}" for i, name in enumerate(names)]
     windows = opcodes.SHARED_WINDOW, opcodes.LOCAL_WINDOW
     head = "#define SHARED_WINDOW {}ull\n#define LOCAL_WINDOW {}ull\n".format(*windows)
     text = (HERE / "interpreter.c").read_text()
     text = head + text.replace("STATEMENTS\n", "\n      ".join(cases) + "\n")
-    words = [*_GCC, *(["-mfma"] if _has_fma() else [])]
+    words = [compiler(), *_OPTIONS]
     key = hashlib.sha256((text + " ".join(words)).encode()).hexdigest()[:16]
-
-    def make(path):
-        source = path.with_suffix(".c")
+    library = FOLDER / f"{key}.so"
+    if not library.exists():
+        FOLDER.mkdir(exist_ok=True)
+        source = library.with_suffix(f".{os.getpid()}.c")
         source.write_text(text)
-        subprocess.run([*words, source, "-o", path, "-lm"], check=True)
+        part = source.with_suffix(".so")
+        subprocess.run([*words, source, "-o", part, "-lm"], check=True)
         source.unlink()
+        part.replace(library)
+    return ctypes.CDLL(str(library))
 
-    library = ctypes.CDLL(str(kept(f"{key}.so", make)))
-    met = FOLDER / f"{os.getpid()}.opcodes.txt"
-    met.write_text("\n".join(OPCODES))
-    met.replace(FOLDER / MET)
-    _libraries[len(OPCODES)] = library
-    return library
+
+def triple(size):
+    """A grid's or a block's size in three axes."""
+    return (*size, 1, 1)[:3] if isinstance(size, tuple) else (size, 1, 1)
 
 
 class Machine:
     """Memory of `words` words of four bytes, and behind it the blocks' shared memory.
 
-    order: of ORDERS, how threads take turns. `faults` are (kernel, pc, kind) ->
-    (count, the statement, thread, block, address of the first); `counts` kernel ->
-    (Program, executions of each statement); `critical` kernel -> the most instructions
-    of a block's chain of busiest threads from barrier to barrier, of all launches;
-    `chain` the same of multiply-adds.
+    order: of ORDERS, how threads take turns. red_zone: words behind each array that are
+    nobody's. grain: how many bytes have a state and a shadow of their own, 4 or, for
+    programs that access less, 1. `faults` are (kernel, statement's number, kind) ->
+    Found; `counts` kernel -> (Program, executions of each statement); `critical` kernel
+    -> the most instructions of a block's chain of busiest threads from barrier to
+    barrier, of all launches; `chain` the same of multiply-adds.
     """
 
-    def __init__(self, order="forward", seed=1, words=1 << 25, shared_words=1 << 22):
+    def __init__(
+        self,
+        order="forward",
+        seed=1,
+        words=1 << 25,
+        shared_words=1 << 22,
+        red_zone=64,
+        grain=4,
+    ):
         self.words, self.order, self.seed = words, ORDERS.index(order), seed
         total = words + shared_words
         self.memory = np.zeros(total, np.uint32)
-        self.state = np.zeros(total, np.uint8)
-        self.shadow = np.zeros((total, 8), np.int32)
-        self.next, self.now, self.accesses, self.launches = 64, 0, 0, 0
+        self.state = np.zeros(total * 4 // grain, np.uint8)
+        self.shadow = np.zeros((total * 4 // grain, len(WORD)), np.int32)
+        self.next, self.red_zone, self.grain = 64, red_zone, grain
+        self.now, self.accesses, self.launches = 0, 0, 0
         self.faults, self.counts, self.critical, self.chain = {}, {}, {}, {}
         self.most = 1 << 28  # iterations of a loop between two barriers
 
     def allocate(self, size):
         """The address of `size` new bytes, a multiple of 256; a red zone follows."""
         at, count = self.next, -(-size // 4)
-        self.next = at + -(-count // 64) * 64 + 64
+        self.next = at + -(-count // 64) * 64 + self.red_zone
         if self.next > self.words:
             raise MemoryError("the machine's memory is full")
         self.memory[at : at + count] = NOBODY
-        self.state[at : at + count] = 1
-        self.shadow[at : at + count] = 0, 0, 0, 0, 0, 0, -1, -1
+        self.state[self._cells(4 * at, size)] = ALLOCATED
+        self.shadow[self._cells(4 * at, size)] = WORD
         return 4 * at
+
+    def _cells(self, address, size):
+        """Where the states and shadows of these bytes are."""
+        return slice(address // self.grain, -(-(address + size) // self.grain))
 
     def release(self, address):
         """Take back what was allocated from this address on."""
-        self.state[address // 4 : self.next] = 0
+        self.state[self._cells(address, 4 * self.next - address)] = 0
         self.next = address // 4
 
-    def view(self, address, count, dtype):
-        size = count * np.dtype(dtype).itemsize
-        return self.memory.view(np.uint8)[address : address + size].view(dtype)
+    def mark_written(self, address, size):
+        self.state[self._cells(address, size)] = WRITTEN
 
-    def write(self, address, array):
-        self.view(address, array.size, array.dtype)[:] = array.reshape(-1)
-        self.state[address // 4 : -(-(address + array.nbytes) // 4)] = 2
+    def check_written(self, address, size):
+        """What nobody wrote is a fault for the host to read, too."""
+        if missing := int((self.state[self._cells(address, size)] != WRITTEN).sum()):
+            place = "copy to the host", 0, "unwritten"
+            self.faults[place] = Found(Source(), missing, 0, 0, "global", address, None)
 
-    def read(self, address, count, dtype):
-        """A copy; words that nobody wrote are a fault."""
-        end = -(-(address + count * np.dtype(dtype).itemsize) // 4)
-        if unwritten := int((self.state[address // 4 : end] != 2).sum()):
-            place = "copy to the host", address, "unwritten"
-            self.faults[place] = unwritten, "", 0, 0, address
-        return self.view(address, count, dtype).copy()
-
-    def launch(self, program, blocks, threads, shared, values):
+    def launch(self, program, grid, block, shared, values):
         """Run a kernel; values: of its parameters, as bits.
 
         Raises FaultError where it cannot go on; other faults are in `faults`.
         """
-        x, y, *_ = (*threads, 1) if isinstance(threads, tuple) else (threads, 1)
-        shared += program.static
-        if x * y > MOST_THREADS or shared > MOST_SHARED:
-            raise FaultError(f"{x * y} threads, {shared} bytes: more than a block has")
+        grid, block, dynamic = triple(grid), triple(block), shared
+        blocks, shared = prod(grid), shared + program.static
+        if prod(block) > MOST_THREADS or shared > MOST_SHARED:
+            got = f"{prod(block)} threads, {shared} bytes"
+            raise FaultError(f"{got}: more than a block has")
         together = blocks if program.cooperative else 1
         if together * -(-shared // 4) > len(self.memory) - self.words:
             raise MemoryError("the machine has no room for the blocks' shared memory")
-        length = len(program.code)
+        length, mark = len(program.code), 4 * self.next
         start = np.full(len(program.slots), NOBODY | NOBODY << 32, np.uint64)
         named = dict(zip(program.params, values, strict=True))
-        named |= dict(zip(SHARED, (x, y, blocks, shared - program.static), strict=True))
+        named |= dict(zip(SIZES, (*block, *grid, dynamic), strict=True))
+        for name, numbers in program.tables.items():
+            table = Array.new(self, numbers.shape, numbers.dtype)
+            table.copy_to_device(numbers)
+            named[name] = table.address
         named = {program.slots[name]: value for name, value in named.items()}
         for slot, value in (program.constants | named).items():
             start[slot] = value
@@ -200,19 +217,29 @@ class Machine:
             "shadow": self.shadow,
             "counts": np.zeros(length, np.int64),
             "faults": np.zeros((len(KINDS), length), np.int64),
-            "first": np.zeros((len(KINDS), length, 3), np.int64),
+            "first": np.zeros((len(KINDS), length, 7), np.int64),
         }
         self.launches += 1
-        numbers = {"slots": len(start), "length": length, "grid": blocks}
-        numbers |= {"x": x, "y": y, "together": program.cooperative, "shared": shared}
-        numbers |= {"words": self.words, "locals": program.locals, "order": self.order}
-        numbers |= {"most": self.most, "seed": self.seed + self.launches}
+        numbers = {
+            "slots": len(start),
+            "length": length,
+            "together": program.cooperative,
+            "shared": shared,
+            "words": self.words,
+            "grain": self.grain,
+            "locals": program.locals,
+            "order": self.order,
+            "most": self.most,
+            "seed": self.seed + self.launches,
+        }
         pointers = {name: array.ctypes.data for name, array in arrays.items()}
         state = _State(**numbers, **pointers, now=self.now)
+        state.block[:], state.grid[:] = block, grid
         state.special[:] = [program.slots[name] for name in PLACES]
-        interpreter().launch(ctypes.byref(state))
+        _interpreter(len(opcodes.NAMES)).launch(ctypes.byref(state))
         self.now = state.now
         self.accesses += state.accesses
+        self.release(mark)
         self._collect(program, arrays, state)
 
     def _collect(self, program, arrays, state):
@@ -223,26 +250,15 @@ class Machine:
         self.chain[name] = self.chain.get(name, 0) + state.chain
         fatal = ""
         for kind, pc in np.argwhere(arrays["faults"]).tolist():
-            place, text = (name, pc, KINDS[kind]), program.statements[pc]
-            count = self.faults.get(place, (0,))[0] + int(arrays["faults"][kind, pc])
-            self.faults[place] = count, text, *arrays["first"][kind, pc].tolist()
+            place = name, pc, KINDS[kind]
+            count = self.faults[place].count if place in self.faults else 0
+            count += int(arrays["faults"][kind, pc])
+            thread, block, space, address, *other = arrays["first"][kind, pc].tolist()
+            other = tuple(other) if other[0] >= 0 else None
+            at = thread, block, SPACES[space], address, other
+            self.faults[place] = Found(program.sources[pc], count, *at)
             if KINDS[kind] in FATAL and not fatal:
-                fatal = f"{KINDS[kind]} at {pc}, `{text}`: {self.faults[place][2:]}"
+                where = f"thread {thread} of block {block}"
+                fatal = f"{KINDS[kind]} at `{program.statements[pc]}`, {where}"
         if fatal:
             raise FaultError(f"{name}: {fatal}")
-
-    def share_of_products(self):
-        """Which share of the instructions of product loops are multiply-adds."""
-        executed = products = 0
-        for program, counts in self.counts.values():
-            for first, end in program.product_loops():
-                executed += int(counts[first:end].sum())
-                products += int((counts * program.products)[first:end].sum())
-        return products / executed if executed else 0.0
-
-    def kinds(self):
-        """How many faults of each kind."""
-        found = {}
-        for (_, _, kind), (count, *_) in self.faults.items():
-            found[kind] = found.get(kind, 0) + count
-        return found

@@ -1,0 +1,217 @@
+"""`check`: a kernel executed on a CPU, and what it does wrong."""
+
+import inspect
+import linecache
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from numbers import Real
+
+import numba
+import numpy as np
+from numba import from_dtype, types
+
+from . import compiler, machine
+from .arrays import Arguments
+from .machine import MOST_SHARED, MOST_THREADS, ORDERS, FaultError, Machine, triple
+from .parse import Program
+
+RED_ZONE = 1 << 14  # words behind an array that are nobody's
+SEVERAL = 0x8000  # from here on a thread's number stands for several
+REASONS = {
+    "misaligned": "at an address that is not a multiple of that",
+    "outside": "outside of what it has",
+    "unwritten": "which nobody has written",
+    "trapped": "runs into a trap, or asks a lane that takes no part",
+    "endless": "runs through a loop that does not end",
+    "diverged barrier": "waits at a barrier that other threads do not reach",
+    "grid barrier not reached": "waits for blocks that do not come",
+    "deadlock": "waits for what never happens",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What a kernel does wrong at a line of its source, the first time, and how often.
+
+    thread, block: ints, or tuples where `check` got tuples. array: the name of an
+    argument, "shared memory" or "local memory"; index: of the element there, in memory
+    of a block or a thread the byte. Both are None where memory plays no part.
+    """
+
+    kind: str
+    file: str
+    line: int
+    thread: int | tuple
+    block: int | tuple
+    array: str | None
+    index: int | tuple | None
+    count: int
+    text: str
+
+    def __str__(self):
+        source = linecache.getline(self.file, self.line).strip()
+        return f"{self.kind}: {self.file}:{self.line}: {source}\n    {self.text}"
+
+
+def check(kernel, grid, block, *arguments, shared_bytes=0, order="forward", seed=1):
+    """Execute kernel[grid, block, 0, shared_bytes](*arguments) on the CPU; returns a
+    list of Faults, empty for none. The arrays receive the results.
+
+    kernel: of `@cuda.jit`, or a plain function. grid, block: an int or a tuple of up to
+    three. arguments: NumPy arrays, C-contiguous, of which an `unwritten` one may not be
+    read before it is written; numbers; tuples of both. order: how threads take turns,
+    "forward", "reverse" or "random", by `seed`. A kernel with `cuda.cg.this_grid()` is
+    launched cooperatively. A fault that a launch cannot survive ends it.
+
+    Raises TypeError or ValueError for what cannot be launched, RuntimeError where
+    kernels cannot be compiled, NotImplementedError for what the machine does not know.
+    """
+    if reason := compiler.why_unavailable() or machine.why_unavailable():
+        raise RuntimeError(reason)
+    function, fastmath = _function_of(kernel)
+    _check_size("grid", grid)
+    _check_size("block", block)
+    if prod(triple(block)) > MOST_THREADS:
+        raise ValueError(f"block: got {block}, want at most {MOST_THREADS} threads")
+    if shared_bytes not in range(MOST_SHARED + 1):
+        raise ValueError(f"shared_bytes: got {shared_bytes}, want 0 to {MOST_SHARED}")
+    if order not in ORDERS:
+        raise ValueError(f"order: got {order!r}, want one of {', '.join(ORDERS)}")
+    names = list(inspect.signature(function).parameters)
+    if len(names) != len(arguments):
+        want = f"want {len(names)} ({', '.join(names)})"
+        raise TypeError(f"arguments: got {len(arguments)}, {want}")
+    kinds = tuple(map(_type_of, names, arguments))
+    program = _program(function, kinds, fastmath)
+    blocks = prod(triple(grid)) if program.cooperative else 1
+    sizes = [*_sizes(arguments), *(table.nbytes for table in program.tables.values())]
+    memory = Machine(
+        order,
+        seed,
+        words=sum(-(-size // 256) * 64 + RED_ZONE for size in (0, *sizes)),
+        shared_words=blocks * -(-(shared_bytes + program.static) // 4),
+        red_zone=RED_ZONE,
+        grain=1 if program.narrow else 4,
+    )
+    passed = Arguments(memory, names, kinds, arguments)
+    try:
+        memory.launch(program, grid, block, shared_bytes, passed.bits)
+    except FaultError:
+        if not memory.faults:
+            raise
+    passed.take_back()
+    report = _Report(program, passed.arrays, grid, block)
+    return [report.fault(pc, kind, at) for (_, pc, kind), at in memory.faults.items()]
+
+
+def _function_of(kernel):
+    """The Python function of a kernel, and whether it is compiled with fastmath."""
+    options = getattr(kernel, "targetoptions", {})
+    function = getattr(kernel, "py_func", kernel)
+    if options.get("device") or not inspect.isfunction(function):
+        got = "a device function" if options else type(kernel).__name__
+        raise TypeError(
+            f"kernel: got {got}, want a function, with @cuda.jit or without"
+        )
+    return function, bool(options.get("fastmath"))
+
+
+def _check_size(name, size):
+    sizes = size if isinstance(size, tuple) else (size,)
+    whole = all(isinstance(n, (int, np.integer)) and n > 0 for n in sizes)
+    if not whole or len(sizes) not in (1, 2, 3):
+        want = "want a positive integer, or a tuple of one to three"
+        raise ValueError(f"{name}: got {size!r}, {want}")
+
+
+def _type_of(name, value):
+    if isinstance(value, tuple):
+        return types.Tuple([_type_of(f"{name}[{i}]", v) for i, v in enumerate(value)])
+    if isinstance(value, (Real, np.bool_)):
+        return numba.typeof(value)
+    if not isinstance(value, np.ndarray):
+        want = "want a NumPy array, a real number or a tuple"
+        raise TypeError(f"{name}: got {type(value).__name__}, {want}")
+    if not value.flags.c_contiguous:
+        got = f"shape {value.shape} with strides {value.strides}"
+        raise ValueError(f"{name}: got {got}, want a C-contiguous array")
+    if value.dtype.kind not in "biufcV":
+        raise TypeError(f"{name}: got dtype {value.dtype}, want numbers")
+    return types.Array(from_dtype(value.dtype), value.ndim, "C")
+
+
+@cache
+def _program(function, kinds, fastmath):
+    text = compiler.compile_ptx(function, kinds, fastmath=fastmath)
+    return Program(text, function.__name__)
+
+
+def _sizes(values):
+    """Bytes of each array among arguments."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _sizes(value)
+        elif isinstance(value, np.ndarray):
+            yield value.nbytes
+
+
+class _Report:
+    """What the machine found, in words of the launch."""
+
+    def __init__(self, program, arrays, grid, block):
+        self.program, self.arrays = program, arrays
+        self.grid, self.block = grid, block
+
+    def fault(self, pc, kind, found):
+        program, (file, line) = self.program, found.source
+        array, index, element = self._place(found.space, found.address)
+        verb, size = program.access(pc)
+        text = f"thread {_numbered(found.thread, self.block)} of block "
+        text += f"{_numbered(found.block, self.grid)} of {program.name} "
+        text += f"{verb} {element} ({size} bytes), " if array else ""
+        text += self._other(found) if kind == "race" else REASONS[kind]
+        times = f"{found.count} times, " if found.count > 1 else ""
+        text += f" ({times}`{program.statements[pc]}`)"
+        who = _numbered(found.thread, self.block), _numbered(found.block, self.grid)
+        return Fault(kind, file, line, *who, array, index, found.count, text)
+
+    def _place(self, space, address):
+        """(array, index, both as text) of an address."""
+        if space in ("shared", "local"):
+            return f"{space} memory", address, f"{space} memory at byte {address}"
+        if not space or not self.arrays:
+            return None, None, ""
+
+        def distance(entry):
+            first, size = entry[2].address, entry[2].nbytes
+            return max(first - address, address - first - size + 1, 0)
+
+        name, _, array = nearest = min(self.arrays, key=distance)
+        index = (address - array.address) // array.dtype.itemsize
+        if distance(nearest) and len(array.shape) > 1:
+            return name, index, f"{name}.flat[{index}]"
+        if not distance(nearest) and len(array.shape) > 1:
+            index = tuple(map(int, np.unravel_index(index, array.shape)))
+        return name, index, f"{name}[{str(index).strip('()')}]"
+
+    def _other(self, found):
+        """The other access of a race."""
+        pc, thread, block = found.other
+        verb, _ = self.program.access(pc)
+        if thread < SEVERAL and block >= 0:
+            who = f"thread {_numbered(thread, self.block)}"
+        else:
+            who, verb = "several threads", verb.removesuffix("s")
+        if block >= 0 and block != found.block:
+            who += f" of block {_numbered(block, self.grid)}"
+        line = self.program.sources[pc].line
+        return f"which {who} {verb} at line {line}, and nothing orders the two"
+
+
+def _numbered(number, sizes):
+    """The number of a thread or block as its axes have it."""
+    if not isinstance(sizes, tuple):
+        return number
+    place = np.unravel_index(number, triple(sizes)[::-1])[::-1]
+    return tuple(map(int, place))[: len(sizes)]

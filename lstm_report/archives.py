@@ -2,18 +2,13 @@
 over where the report is.
 """
 
-import ctypes
 import datetime
 import hashlib
 import io
 import json
-import os
 import re
-import secrets
-import shutil
 import zipfile
 import zlib
-from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +27,6 @@ PACKINGS = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 BROKEN = zipfile.BadZipFile, zlib.error, UnicodeDecodeError, RuntimeError, EOFError
 MOST_BYTES, MOST_LETTERS = 4 << 20, 2000  # of a file, and of a text in it
 MOST = 10**18  # numbers in a record are less
-AT_WORK, SWAP = -100, 2  # Linux: paths start at the working directory; RENAME_EXCHANGE
 # What a record must hold, and of what kind.
 RECORD: dict[str, Any] = {
     **dict.fromkeys(("name", "cpu", "preset", "date", "sha256"), str),
@@ -69,8 +63,9 @@ def take(
     replace: whether fewer parts than are there, or other rows of the same day, may take
     their place. Raises ValueError for a file that `pack` has not made, or that was
     changed since; for results of another machine of that name, for those that are older
-    than what is there, and for what `replace` allows. Nothing is written then. The
-    folder's files change all at once: a call that is killed leaves the old or the new.
+    than what is there, and for what `replace` allows. Nothing is written then. A call
+    that is killed between two files leaves rows of another record, which
+    `results.record` refuses and the next call puts right.
     """
     machine, texts = _opened(check_path("archive", path))
     record = _record(texts["gpu.json"], machine)
@@ -80,10 +75,10 @@ def take(
     parts = {*rows["variant"].dropna()}
     _check_values("gpu-checks.json", _json("gpu-checks.json", texts["gpu-checks.json"]))
     where = Path(results.FOLDER if folder is None else folder) / machine
-    where.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(where):
-        _check_place(where, record, parts, replace)
-        _put(where, texts)
+    _check_place(where, record, parts, replace)
+    where.mkdir(parents=True, exist_ok=True)
+    for name in reversed(FILES):  # a table without its record would be refused
+        results.replace(where / name, texts[name])
     card = record["gpu"]["name"]
     return where, f"{card}, {len(parts)} parts, {len(rows)} rows"
 
@@ -115,74 +110,6 @@ def _check_place(where, record, parts, replace):
             if there.get("date") == record["date"] and not same:
                 got = f"other rows of {record['date']}"
                 raise _wrong("gpu.csv", got, f"those that {where} has, or --replace")
-
-
-@contextmanager
-def _alone(where):
-    """One `take` at a time, where folders can be locked, and nothing that a killed one
-    left.
-    """
-    with ExitStack() as stack:
-        with suppress(ImportError, OSError):  # Windows, network file systems
-            import fcntl
-
-            folder = os.open(where.parent, os.O_RDONLY)
-            stack.callback(os.close, folder)
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            for part in where.parent.glob(f".{where.name}.{'[0-9a-f]' * 16}.part"):
-                shutil.rmtree(part)
-        _tidy(where)
-        yield
-
-
-def _put(where, texts):
-    """Put files into a machine's folder, all or none: a copy that has them takes its
-    place.
-    """
-    part = where.with_name(f".{where.name}.{secrets.token_hex(8)}.part")
-    try:
-        if is_there := where.exists():
-            before = _state(where)
-            unfinished = shutil.ignore_patterns(".*.part")  # see `files.writing`
-            shutil.copytree(where, part, symlinks=True, ignore=unfinished)
-        else:
-            part.mkdir()
-        for name in FILES:
-            results.replace(part / name, texts[name])
-        if is_there and _state(where) != before:
-            raise _wrong(where.name, "files written meanwhile", "a folder at rest")
-        (_exchange if is_there else os.rename)(part, where)
-    finally:
-        _tidy(where)
-        shutil.rmtree(part, ignore_errors=True)
-
-
-def _state(folder):
-    return {path.name: path.lstat().st_mtime_ns for path in folder.iterdir()}
-
-
-def _exchange(part, where):
-    """Let a folder take another's place: at once, by a swap of names, where the system
-    can; else the other lies at `_old` for a moment.
-    """
-    with suppress(AttributeError, TypeError, OSError):  # Linux alone can
-        paths = AT_WORK, os.fsencode(part), AT_WORK, os.fsencode(where)
-        if not ctypes.CDLL(None).renameat2(*paths, SWAP):
-            return
-    os.rename(where, _old(where))
-    os.rename(part, where)
-
-
-def _old(where):
-    return where.with_name(f".{where.name}.old")
-
-
-def _tidy(where):
-    """Put a folder back that was to be replaced, or remove it where it was."""
-    old = _old(where)
-    if old.exists() and not where.exists():
-        os.rename(old, where)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _wrong(name, got, want):

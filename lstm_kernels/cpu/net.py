@@ -47,7 +47,7 @@ class Net(NamedTuple):
     starts: int  # has the first step a product with W? not of zeros, for LSTM and GRU
     descends: int  # are gradients added to the parameters?
     input_gradient: int  # is the gradient of x wanted?
-    has_loss: int  # else dy is the caller's
+    has_loss: int  # does dy come from a loss? else it is the caller's
     kernels: Kernels
 
     control: np.ndarray  # (16,): words of the scheduler (`scheduler.py`)

@@ -211,9 +211,9 @@ class Workspace:
         return self._y.copy(), state
 
     def begin_backward(self, dy=None, dstate=None):
-        """Take over the gradients of y and of the final state for a pass without a
-        loss; all others begin as zero. Returns the arrays that gradients of the
-        parameters go to.
+        """Take over the gradients of y, where None has the pass compute them from its
+        loss, and of the final state; all others begin as zero. Returns the arrays that
+        gradients of the parameters go to.
         """
         net, H, (_, T, B, *_) = self.net, self._layout.hidden, self.shape
         top = net.dy[-1].reshape(T, B, -1)
@@ -234,7 +234,7 @@ class Workspace:
             self.arguments.set("gV", gradients[-2])
             self.arguments.set("gb_out", gradients[-1])
         self.arguments.set("plain", flat)
-        self.arguments.set("has_loss", 0)
+        self.arguments.set("has_loss", int(dy is None))
         return gradients
 
     def collect(self, gradients, inputs=True):

@@ -243,7 +243,6 @@ class NumbaFused(Compiled):
         workspace = self._take(*x.shape[:2], "gradients")
         gradients = workspace.begin_backward()
         workspace.arguments.set("input_gradient", True)
-        workspace.arguments.set("has_loss", True)
         loss = self._train(workspace, x, target)
         gradients = workspace.collect(gradients)
         self._free.append(workspace)

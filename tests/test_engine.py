@@ -324,13 +324,14 @@ def test_a_network_keeps_the_memory_of_a_few_shapes():
         del tapes
         net.forward(x[:1].copy())  # each call gives back what is too much
 
-    nets = [lk.network("numba-fused", params, threads=2) for _ in range(2)]
+    nets = [lk.network("numba-fused", params, threads=2) for _ in range(3)]
+    one_shape(nets[2], 5)  # compiles
     tracemalloc.start()
     try:
         once = traced(lambda: nets[0].record(x))
         kept = traced(lambda: [one_shape(nets[1], T) for T in range(90, 100)])
         assert once > 5
-        assert kept < once * (numba_fused.MOST_WORKSPACES + 1)
+        assert kept / once == pytest.approx(numba_fused.MOST_WORKSPACES, abs=0.5)
         gone = traced(nets.clear)
         assert gone < -0.9 * (kept + once)
     finally:

@@ -68,6 +68,18 @@ def elementwise(a, b, integers, x, huge, reals):
     reals[6, i], reals[7, i] = math.sqrt(x[i]), math.floor(8 * x[i])
 
 
+@cuda.jit
+def halves(x, out):
+    i, shared = cuda.threadIdx.x, cuda.shared.array(32, float32)
+    shared[i] = x[i]
+    if i >= 16:  # while the others wait for the whole warp
+        cuda.syncwarp(0xFFFF0000)
+        out[i] = shared[47 - i]
+    cuda.syncwarp()
+    if i < 16:
+        out[i] = shared[31 - i]
+
+
 def right(order):
     """Each kernel is without a fault, and computes what NumPy does."""
 
@@ -84,6 +96,10 @@ def right(order):
     bits = (x.reshape(2, 32) > 0.5) @ (1 << np.arange(32))
     np.testing.assert_array_equal(large, np.repeat(bits[::-1], 32))
     np.testing.assert_array_equal(counts, np.histogram(x, 4, (0, 1))[0])
+    first, second = unwritten(32, "f4"), unwritten(32, "f4")
+    runs(halves, 1, 32, x[:32], first)
+    runs(halves, 1, 32, first, second)  # what a kernel has written is written
+    np.testing.assert_array_equal(first, [*x[31:15:-1], *x[31:15:-1]])
     parity = unwritten((4, 6, 8), "u1")
     runs(parities, (2, 3, 2), (2, 2, 4), parity)
     np.testing.assert_array_equal(parity, np.indices(parity.shape).sum(0) % 2 == 0)
@@ -114,6 +130,28 @@ def no_barrier(x, total):
 
 def no_atomic(x, total):
     x[0] += x[cuda.grid(1)]  #: race, x
+
+
+def zeroed_by_one(x, total):
+    count, i = cuda.shared.array(1, float32), cuda.threadIdx.x
+    if i == 0:
+        count[0] = 0
+    cuda.atomic.add(count, 0, x[i])
+    cuda.syncthreads()
+    total[i] = count[0]
+
+
+def read_by_the_last(x, total):
+    cuda.atomic.add(x, 0, 1)
+    if cuda.threadIdx.x == 63:
+        total[0] = x[0]  #: race, x
+
+
+def some_of_a_warp(x, total):
+    shared, i = cuda.shared.array(64, float32), cuda.threadIdx.x
+    shared[i] = x[i]
+    cuda.syncwarp(0xFF << (8 * (i % 32 // 8)))
+    total[i] = shared[i ^ 31]  #: race, shared memory
 
 
 def no_bound(x, total):
@@ -173,7 +211,13 @@ def nobody_comes(x, total):
         pass
 
 
-WRONG = [no_barrier, no_atomic, no_bound, below, half_filled]
+def no_end(x, total):
+    while x[0] >= 0:  #: endless, None
+        cuda.syncthreads()
+
+
+WRONG = [no_barrier, no_atomic, no_bound, below, half_filled, no_end]
+WRONG += [read_by_the_last, some_of_a_warp]
 WRONG += [small_shared_array, small_local_array]
 WRONG += [unwritten_array, two_at_once, some_wait, some_blocks_wait, nobody_comes]
 
@@ -203,17 +247,27 @@ def wrong(order):
             assert f"{f.file}:{f.line}: " in str(f)
             assert inspect.getsourcefile(kernel) == f.file
         assert reported == {*marks(kernel)}, (order, kernel, *map(str, faults))
+    found = check(zeroed_by_one, 1, 64, x, unwritten(64, "f4"), order=order)
+    assert "race" in {f.kind for f in found}  # at the line of the second
     (f,) = check(one_thread, (1, 1), (2, 3, 1), unwritten((3, 4)), order=order)
     assert (f.index, f.thread, f.block) == ((2, 1), (1, 2, 0), (0, 0))
 
 
 def refused(order):
     """Errors name the argument, what it got and what it wants."""
-    x, total = numbers[:64], np.zeros(64, "f4")
+    x, total, frozen = numbers[:64], np.zeros(64, "f4"), np.ones(64, "f4")
+    frozen.flags.writeable = False
     for launch, options, message in [
         ((even, 1, 64, 2), {}, "kernel: got a device function, want a function"),
         ((no_bound, 0, 64, x, total), {}, "grid: got 0, want a positive integer"),
         ((no_bound, 1, (64, 64), x, total), {}, r"block: got \(64, 64\), want at most"),
+        ((no_bound, 1, (1, 1, 65), x, total), {}, r"block: got \(1, 1, 65\), want at "),
+        ((unwritten_array, 1, 64, frozen, total), {}, "x: got a read-only array, want"),
+        (
+            (no_bound, 1, 64, x, total.astype(">f4")),
+            {},
+            "total: got dtype >f4, want nu",
+        ),
         ((no_bound, 1, 64, x), {}, r"arguments: got 1, want 2 \(x, total\)"),
         ((no_bound, 1, 64, [1], total), {}, "x: got list, want a NumPy array"),
         ((no_bound, 1, 64, numbers[::2], total), {}, "x: .* want a C-contiguous array"),

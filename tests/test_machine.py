@@ -377,6 +377,8 @@ class Machine(stateful.RuleBasedStateMachine):
         for start, loss in zip(starts, losses[:-1], strict=False):
             some = slice(start, start + batch)
             assert new.step(x[:, some].copy(), target[some], RATE) == loss
+        for _ in range(2):  # until all is NaN
+            used.net.step(x, target, RATE)
         used.net.assign(used.params)
         used.tape, used.pending = None, 0
         used.changed()

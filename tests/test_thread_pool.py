@@ -50,6 +50,15 @@ def loiter(p, first, last, address):
     return last
 
 
+def linger(p, first, last, address):
+    """Note who comes; the caller stays for some milliseconds."""
+    atomic_add(words_at(address, LINE), p, 1)
+    if p == 0:
+        for _ in range(100_000):
+            pause()
+    return last
+
+
 @pytest.fixture
 def pool():
     pool = ThreadPool()
@@ -74,6 +83,17 @@ def test_every_region_is_done_when_it_ends_whoever_else_opens_one(pool, workers)
     assert all(regions(0))
     with ThreadPoolExecutor(4) as callers:
         assert all(map(all, callers.map(regions, range(4))))
+
+
+def test_no_more_threads_join_than_a_region_has_workers(pool):
+    came = np.zeros(LINE, np.int64)
+    for _ in range(20):
+        assert each_once(pool, 5)  # whose threads look for more work
+        pool.run(2, native(linger, "test"), came.ctypes.data, came, 0, 1)
+    pool.drain()
+    assert came[0] == 20
+    assert came[1] <= 20
+    assert not came[2:].any()
 
 
 class Owner:

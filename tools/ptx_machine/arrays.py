@@ -3,6 +3,8 @@
 import numpy as np
 from numba import from_dtype, types
 
+NOBODY = 0x7FC0_DEAD  # of a word that nobody has written: a NaN
+
 
 class Array:
     """An array in a machine's memory, as numba.cuda's device arrays are in a device's.
@@ -48,13 +50,13 @@ class Array:
         return host
 
 
-class Unwritten(np.ndarray):
-    """A host array that stands for device memory which nobody has written yet."""
-
-
 def unwritten(shape, dtype=np.float64):
-    """An array for `check` whose words are a fault to read before they are written."""
-    return np.empty(shape, dtype).view(Unwritten)
+    """An array for `check` whose words are a fault to read before they are written, by
+    a kernel or by the host: each holds a NaN that no computation gives.
+    """
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    words = np.full(-(-size // 4), NOBODY, np.uint32)
+    return words.view(np.uint8)[:size].view(dtype).reshape(shape)
 
 
 class Arguments:
@@ -78,8 +80,7 @@ class Arguments:
             return
         if not isinstance(value, Array):
             array = Array.new(self.machine, value.shape, value.dtype)
-            if not isinstance(value, Unwritten):
-                array.copy_to_device(value)
+            array.copy_to_device(value)
             self.arrays.append((name, value, array))
             value = array
         numbers = value.numbers
@@ -93,7 +94,12 @@ class Arguments:
         self.bits += [*numbers.shape, *numbers.strides]
 
     def take_back(self):
-        """Copy what the launch wrote into the host arrays."""
-        for _, host, array in self.arrays:
+        """Copy what the launch wrote into the host arrays. ValueError for one that is
+        read-only.
+        """
+        for name, host, array in self.arrays:
             if host.flags.writeable:
                 host[...] = array.numbers
+            elif host.tobytes() != array.numbers.tobytes():
+                want = "one that is writeable, since the kernel writes it"
+                raise ValueError(f"{name}: got a read-only array, want {want}")

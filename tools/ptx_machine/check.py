@@ -2,14 +2,15 @@
 
 import inspect
 import linecache
+import threading
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from numbers import Real
 
 import numba
 import numpy as np
 from numba import from_dtype, types
+from numba.core.errors import NumbaError
 
 from . import compiler, machine
 from .arrays import Arguments
@@ -17,7 +18,10 @@ from .machine import MOST_SHARED, MOST_THREADS, ORDERS, FaultError, Machine, tri
 from .parse import Program
 
 RED_ZONE = 1 << 14  # words behind an array that are nobody's
-SEVERAL = 0x8000  # from here on a thread's number stands for several
+MOST_STATIC = 48 << 10  # bytes of shared memory that are asked for in the kernel
+# Along x, y and z.
+MOST_BLOCKS, MOST_IN_BLOCK = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
+alone = threading.Lock()  # the compiler has one device for all threads
 REASONS = {
     "misaligned": "at an address that is not a multiple of that",
     "outside": "outside of what it has",
@@ -70,12 +74,12 @@ def check(kernel, grid, block, *arguments, shared_bytes=0, order="forward", seed
     if reason := compiler.why_unavailable() or machine.why_unavailable():
         raise RuntimeError(reason)
     function, fastmath = _function_of(kernel)
-    _check_size("grid", grid)
-    _check_size("block", block)
+    _check_size("grid", grid, MOST_BLOCKS)
+    _check_size("block", block, MOST_IN_BLOCK)
     if prod(triple(block)) > MOST_THREADS:
         raise ValueError(f"block: got {block}, want at most {MOST_THREADS} threads")
-    if shared_bytes not in range(MOST_SHARED + 1):
-        raise ValueError(f"shared_bytes: got {shared_bytes}, want 0 to {MOST_SHARED}")
+    _check_whole("shared_bytes", shared_bytes, MOST_SHARED)
+    _check_whole("seed", seed, 2**63 - 1)
     if order not in ORDERS:
         raise ValueError(f"order: got {order!r}, want one of {', '.join(ORDERS)}")
     names = list(inspect.signature(function).parameters)
@@ -83,7 +87,12 @@ def check(kernel, grid, block, *arguments, shared_bytes=0, order="forward", seed
         want = f"want {len(names)} ({', '.join(names)})"
         raise TypeError(f"arguments: got {len(arguments)}, {want}")
     kinds = tuple(map(_type_of, names, arguments))
-    program = _program(function, kinds, fastmath)
+    with alone:
+        program = _program(function, kinds, fastmath)
+    if program.static > MOST_STATIC:
+        got = f"{program.static} bytes of static shared memory"
+        raise ValueError(f"kernel: got {got}, want at most {MOST_STATIC}")
+    _check_whole("shared_bytes", shared_bytes, MOST_SHARED - program.static)
     blocks = prod(triple(grid)) if program.cooperative else 1
     sizes = [*_sizes(arguments), *(table.nbytes for table in program.tables.values())]
     memory = Machine(
@@ -96,7 +105,8 @@ def check(kernel, grid, block, *arguments, shared_bytes=0, order="forward", seed
     )
     passed = Arguments(memory, names, kinds, arguments)
     try:
-        memory.launch(program, grid, block, shared_bytes, passed.bits)
+        with alone:
+            memory.launch(program, grid, block, shared_bytes, passed.bits)
     except FaultError:
         if not memory.faults:
             raise
@@ -108,43 +118,59 @@ def check(kernel, grid, block, *arguments, shared_bytes=0, order="forward", seed
 def _function_of(kernel):
     """The Python function of a kernel, and whether it is compiled with fastmath."""
     options = getattr(kernel, "targetoptions", {})
-    function = getattr(kernel, "py_func", kernel)
+    of_cuda = "cuda" in type(kernel).__module__
+    function = kernel.py_func if of_cuda else kernel
     if options.get("device") or not inspect.isfunction(function):
-        got = "a device function" if options else type(kernel).__name__
+        got = "a device function" if of_cuda else type(kernel).__name__
         raise TypeError(
             f"kernel: got {got}, want a function, with @cuda.jit or without"
         )
     return function, bool(options.get("fastmath"))
 
 
-def _check_size(name, size):
+def _check_size(name, size, most):
     sizes = size if isinstance(size, tuple) else (size,)
     whole = all(isinstance(n, (int, np.integer)) and n > 0 for n in sizes)
     if not whole or len(sizes) not in (1, 2, 3):
         want = "want a positive integer, or a tuple of one to three"
         raise ValueError(f"{name}: got {size!r}, {want}")
+    if any(n > limit for n, limit in zip(sizes, most, strict=False)):
+        raise ValueError(f"{name}: got {size}, want at most {most}")
+
+
+def _check_whole(name, number, most):
+    if not isinstance(number, (int, np.integer)) or not 0 <= number <= most:
+        raise ValueError(f"{name}: got {number!r}, want an integer from 0 to {most}")
 
 
 def _type_of(name, value):
     if isinstance(value, tuple):
         return types.Tuple([_type_of(f"{name}[{i}]", v) for i, v in enumerate(value)])
-    if isinstance(value, (Real, np.bool_)):
+    if type(value) in (bool, int, float) or isinstance(value, np.number | np.bool_):
         return numba.typeof(value)
-    if not isinstance(value, np.ndarray):
+    if not isinstance(value, np.ndarray) or isinstance(value, np.ma.MaskedArray):
         want = "want a NumPy array, a real number or a tuple"
         raise TypeError(f"{name}: got {type(value).__name__}, {want}")
     if not value.flags.c_contiguous:
         got = f"shape {value.shape} with strides {value.strides}"
         raise ValueError(f"{name}: got {got}, want a C-contiguous array")
-    if value.dtype.kind not in "biufcV":
-        raise TypeError(f"{name}: got dtype {value.dtype}, want numbers")
-    return types.Array(from_dtype(value.dtype), value.ndim, "C")
+    try:
+        kind = from_dtype(value.dtype) if value.dtype.kind in "biufcV" else None
+    except NumbaError:
+        kind = None
+    if kind is None or not value.dtype.isnative:
+        raise TypeError(f"{name}: got dtype {value.dtype}, want numbers of Numba's")
+    return types.Array(kind, value.ndim, "C")
 
 
 @cache
 def _program(function, kinds, fastmath):
     text = compiler.compile_ptx(function, kinds, fastmath=fastmath)
-    return Program(text, function.__name__)
+    try:
+        return Program(text, function.__name__)
+    except RecursionError:
+        what = f"{function.__name__}: a device function that calls itself"
+        raise NotImplementedError(what) from None
 
 
 def _sizes(values):
@@ -169,7 +195,7 @@ class _Report:
         verb, size = program.access(pc)
         text = f"thread {_numbered(found.thread, self.block)} of block "
         text += f"{_numbered(found.block, self.grid)} of {program.name} "
-        text += f"{verb} {element} ({size} bytes), " if array else ""
+        text += f"{verb} {element} ({size} bytes), " if element else ""
         text += self._other(found) if kind == "race" else REASONS[kind]
         times = f"{found.count} times, " if found.count > 1 else ""
         text += f" ({times}`{program.statements[pc]}`)"
@@ -188,6 +214,8 @@ class _Report:
             return max(first - address, address - first - size + 1, 0)
 
         name, _, array = nearest = min(self.arrays, key=distance)
+        if distance(nearest) > 4 * RED_ZONE:
+            return None, None, "global memory"
         index = (address - array.address) // array.dtype.itemsize
         if distance(nearest) and len(array.shape) > 1:
             return name, index, f"{name}.flat[{index}]"
@@ -199,7 +227,7 @@ class _Report:
         """The other access of a race."""
         pc, thread, block = found.other
         verb, _ = self.program.access(pc)
-        if thread < SEVERAL and block >= 0:
+        if thread >= 0 and block >= 0:
             who = f"thread {_numbered(thread, self.block)}"
         else:
             who, verb = "several threads", verb.removesuffix("s")

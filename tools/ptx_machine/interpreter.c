@@ -3,8 +3,9 @@
 
    Times are of one clock for all: a block's interval begins at its last barrier. Of two
    accesses in a block the first happens before the second if an interval began between
-   them, or, within a warp, a bar.warp.sync. Of accesses in two blocks, if the first is
-   not later than what the second's block has learnt of the first's. */
+   them, or, within a warp, the second's lane has learnt of it by a bar.warp.sync. Of
+   accesses in two blocks, if the first is not later than what the second's block has
+   learnt of the first's. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -27,28 +28,27 @@ enum { FREE, ALLOCATED, WRITTEN };                          /* state of a word *
 enum { SYNC, IDX, UP, DOWN, BFLY, BALLOT, ANY, EVERY };      /* of a warp */
 enum { COUNT = 1, AND, OR };                                /* of a block */
 enum { FORWARD, REVERSE, RANDOM };                          /* order of threads */
-enum { ALL = -1, SEVERAL = 0x8000, MANY = 0xffff, PATIENCE = 1000,
+enum { ALL = -1, SEVERAL = -1, PATIENCE = 1000, TURNS = 1 << 25,
        NOBODY_S = 0x7fc0dead,                 /* a NaN that nobody wrote */
        PLACE = 7 };                           /* numbers of a fault: see `note` */
 
 typedef struct { s32 op, guard, sense, d, a, b, c, list, n, space, how, offset, fma; } row;
-/* The last write and the last read of a word: when, by which block and thread, and by
-   which row. A reader SEVERAL + w is several threads of warp w, MANY are of several. */
-typedef struct {
-  s32 write_time, read_time, write_block, read_block;
-  u16 writer, reader; u8 strong_write, strong_read;
-  s32 vector, flag;                     /* of `readers` and of `flags`, if they agree */
-  s32 write_pc, read_pc;
-} word;
-/* Vectors over the blocks, each of a word. */
+/* Accesses of a kind that nothing orders among themselves: the time of the last, its
+   block (ALL: several), its warp (SEVERAL) and lanes, its row; of several blocks that run
+   together, a vector of their times. */
+typedef struct { s32 time, block, warp; u32 lanes; s32 vector, pc; } accesses;
+/* What was done to a word since its last plain write, and what was released on it. */
+typedef struct { accesses write, reads, strong_reads, strong_writes; s32 flag; } word;
+/* Vectors over the blocks, each of an owner. */
 typedef struct { s32 *times, *owners; s64 used, size; } pool;
 typedef struct { u64 to, from; s32 size, group; const row *r; } copy;
 typedef struct {
   reg *R; s64 pc, ran, fma, ran_before_spin, spin; copy *queue;
   s32 status, id, group, copies, room, carry;
+  s32 learnt[32];                       /* of each lane, the accesses before that time */
 } thread;
 typedef struct {
-  thread *threads; s32 id, began, warp_began[32], *known, *pending;
+  thread *threads; s32 id, began, *known, *pending;
   u8 *local; s64 first, critical, chain;
 } block;
 typedef struct {
@@ -57,7 +57,7 @@ typedef struct {
   const row *code; const s32 *lists; const u64 *start; s64 special[7];
   u32 *memory; u8 *state; word *shadow;
   s64 *counts, *faults, *first;         /* by pc; kind and pc; kind, pc and PLACE */
-  s64 accesses, critical, chain, now, blocks, per_block, base, changed, fatal;
+  s64 accesses, critical, chain, now, blocks, per_block, base, changed, fatal, turns;
   pool readers, flags;
 } machine;
 
@@ -70,18 +70,19 @@ static s64 *note(machine *m, int kind, s64 pc, const thread *t, const block *b, 
   return m->faults[i]++ ? NULL : memcpy(m->first + PLACE * i, place, sizeof place);
 }
 
-static s32 *vector_of(machine *m, pool *p, s32 at, s64 w) {
-  return at >= 0 && at < p->used && p->owners[at] == w ? p->times + at * m->blocks : NULL;
+static s32 *vector_of(machine *m, pool *p, s32 at, s64 owner) {
+  return at >= 0 && at < p->used && p->owners[at] == owner ? p->times + at * m->blocks
+                                                            : NULL;
 }
 
-static s32 *new_vector(machine *m, pool *p, s32 *at, s64 w) {
+static s32 *new_vector(machine *m, pool *p, s32 *at, s64 owner) {
   if (p->used == p->size) {
     p->size = 2 * p->size + 64;
     p->times = realloc(p->times, p->size * m->blocks * sizeof(s32));
     p->owners = realloc(p->owners, p->size * sizeof(s32));
   }
   *at = p->used++;
-  p->owners[*at] = w;
+  p->owners[*at] = owner;
   return memset(p->times + *at * m->blocks, 0, m->blocks * sizeof(s32));
 }
 
@@ -89,56 +90,69 @@ static void join(machine *m, s32 *to, const s32 *from) {
   for (s64 c = 0; c < m->blocks; c++) if (from[c] > to[c]) to[c] = from[c];
 }
 
-static int warp_of(u16 id) {
-  return id == MANY ? -1 : id & SEVERAL ? id & ~SEVERAL : id / 32;
+/* Whether accesses in the same block happen before what thread t does now. */
+static int before(const block *b, const thread *t, const accesses *x, s32 time) {
+  if (time < b->began) return 1;
+  if (x->warp != t->id / 32) return 0;
+  for (int lane = 0; lane < 32; lane++)
+    if (x->lanes >> lane & 1 && lane != t->id % 32 && time >= t->learnt[lane]) return 0;
+  return 1;
 }
 
-/* Whether an access in the same block happens before what thread t does now. */
-static int before(const block *b, const thread *t, u16 id, s32 time) {
-  int warp = t->id / 32;
-  return id == t->id || time < b->began ||
-         (warp == warp_of(id) && time < b->warp_began[warp]);
+static int ordered(machine *m, block *b, thread *t, const accesses *x) {
+  if (x->time < m->base) return 1;
+  if (x->block == b->id) return before(b, t, x, x->time);
+  return x->block != ALL && m->together && x->time <= b->known[x->block];
 }
 
-static int ordered(machine *m, block *b, thread *t, s32 by, u16 id, s32 time) {
-  if (time < m->base) return 1;
-  if (by == b->id) return before(b, t, id, time);
-  return by != ALL && m->together && time <= b->known[by];
-}
-
-static int races_with_reads(machine *m, block *b, thread *t, const word *x, s64 w) {
-  s32 *v = vector_of(m, &m->readers, x->vector, w);
-  if (!v) return !ordered(m, b, t, x->read_block, x->reader, x->read_time);
+/* Whether what thread t does now conflicts with some accesses to a word. */
+static int conflicts(machine *m, block *b, thread *t, const accesses *x, s64 owner) {
+  s32 *v = vector_of(m, &m->readers, x->vector, owner);
+  if (x->time < m->base || !v) return !ordered(m, b, t, x);
   for (s64 c = 0; c < m->blocks; c++)
     if (c != b->id && v[c] > b->known[c]) return 1;
-  u16 id = x->read_block == b->id ? x->reader : MANY;
-  return v[b->id] >= m->base && !before(b, t, id, v[b->id]);
+  accesses own = *x;
+  if (x->block != b->id) own.warp = SEVERAL;
+  return v[b->id] >= m->base && !before(b, t, &own, v[b->id]);
 }
 
-static void read_word(machine *m, block *b, thread *t, word *x, s64 w, int strong,
-                      s32 pc) {
-  int old = ordered(m, b, t, x->read_block, x->reader, x->read_time);
-  if (strong && !x->strong_read && x->read_time >= m->base) return;   /* tells more */
-  s32 *v = vector_of(m, &m->readers, x->vector, w);
-  u16 reader = t->id;
-  if (!old && x->read_block == b->id) {
-    reader = warp_of(x->reader) == t->id / 32 ? SEVERAL + t->id / 32 : MANY;
-  } else if (!old && !v && !m->together) {
-    x->read_block = ALL; x->read_time = m->now; x->read_pc = pc;
+/* One more access, of thread t now. */
+static void add(machine *m, block *b, thread *t, accesses *x, s64 owner, s32 pc) {
+  int old = ordered(m, b, t, x), mine = x->block == b->id, warp = t->id / 32;
+  s32 *v = vector_of(m, &m->readers, x->vector, owner);
+  x->pc = pc;
+  if (!old && !mine && !v && !m->together) {
+    x->block = ALL; x->time = m->now;
     return;
-  } else if (!old && !v && !(strong && x->strong_read)) {
-    v = new_vector(m, &m->readers, &x->vector, w);
-    v[x->read_block] = x->read_time;
+  }
+  if (!old && !mine && !v) {
+    v = new_vector(m, &m->readers, &x->vector, owner);
+    v[x->block] = x->time;
   }
   if (v) v[b->id] = m->now;
-  x->reader = reader; x->read_block = b->id; x->read_time = m->now;
-  x->strong_read = strong; x->read_pc = pc;
+  u32 lane = 1u << t->id % 32;
+  x->lanes = !old && mine ? x->lanes | lane : lane;
+  x->warp = !old && mine && x->warp != warp ? SEVERAL : warp;
+  x->block = b->id; x->time = m->now;
 }
 
-static void write_word(machine *m, block *b, thread *t, word *x, int strong, s32 pc) {
-  x->write_time = m->now; x->write_block = b->id; x->writer = t->id;
-  x->strong_write = strong; x->write_pc = pc;
-  x->read_time = 0; x->vector = -1;
+/* Keeps an access to a word, and tells whether it races, and with which others. */
+static int races(machine *m, block *b, thread *t, word *x, s64 w, int write, int strong,
+                 s32 pc, accesses *others) {
+  accesses *kinds[] = {&x->write, &x->strong_writes, &x->reads, &x->strong_reads};
+  /* Two reads do not conflict, nor do two strong accesses. */
+  int with[] = {1, !strong, write, write && !strong};
+  int k = 0;
+  while (k < 4 && !(with[k] && conflicts(m, b, t, kinds[k], 4 * w + k))) k++;
+  if (k < 4) *others = *kinds[k];
+  if (write && !strong) {                      /* all others happen before this one */
+    for (int i = 0; i < 4; i++) *kinds[i] = (accesses){.vector = -1};
+    add(m, b, t, &x->write, 4 * w, pc);
+  } else {
+    int i = write ? 1 : strong ? 3 : 2;
+    add(m, b, t, kinds[i], 4 * w + i, pc);
+  }
+  return k < 4;
 }
 
 /* What a release publishes on a flag, and an acquire learns from it. */
@@ -172,27 +186,30 @@ static void *access(machine *m, block *b, thread *t, const row *r, u64 address, 
   }
   if (space == LOCAL) return b->local + t->id * m->locals + address;
   u64 at = address + (space == SHARED ? 4 * b->first : 0);
+  int told = 0;                         /* of an access to several words, once */
   for (u64 w = at / m->grain; w < (at + size + m->grain - 1) / m->grain; w++) {
     word *x = m->shadow + w;
     u64 place = address + m->grain * w - at;
     m->accesses++;
     if (m->state[w] == FREE) { note(m, OUTSIDE, pc, t, b, space, place); return NULL; }
-    if (read && m->state[w] == ALLOCATED) note(m, UNWRITTEN, pc, t, b, space, place);
-    int strong = r->how & STRONG;
-    int with_write = !(strong && x->strong_write) &&
-                     !ordered(m, b, t, x->write_block, x->writer, x->write_time);
-    if (with_write ||
-        (write && x->read_time >= m->base && !(strong && x->strong_read) &&
-         races_with_reads(m, b, t, x, w))) {
-      s64 *f = note(m, RACE, pc, t, b, space, place);
-      if (f) {
-        f[4] = with_write ? x->write_pc : x->read_pc;
-        f[5] = with_write ? x->writer : x->reader;
-        f[6] = with_write ? x->write_block : x->read_block;
-      }
+    if (read && m->state[w] == ALLOCATED && !(told & 1)) {
+      note(m, UNWRITTEN, pc, t, b, space, place);
+      told |= 1;
     }
-    if (write) { write_word(m, b, t, x, strong, pc); m->state[w] = WRITTEN; }
-    else read_word(m, b, t, x, w, strong, pc);
+    int strong = r->how & STRONG;
+    accesses others;
+    if (races(m, b, t, x, w, write, strong, pc, &others) && !(told & 2)) {
+      s64 *f = note(m, RACE, pc, t, b, space, place);
+      int lane = others.lanes ? __builtin_ctz(others.lanes) : 0;
+      int one = others.block != ALL && others.warp != SEVERAL && others.lanes == 1u << lane;
+      if (f) {
+        f[4] = others.pc;
+        f[5] = one ? 32 * others.warp + lane : SEVERAL;
+        f[6] = others.block;
+      }
+      told |= 2;
+    }
+    if (write) m->state[w] = WRITTEN;
     if (strong) synchronise(m, b, x, w, read && write, write, r->how);
   }
   return (u8 *)m->memory + at;
@@ -358,25 +375,44 @@ static void vote(thread *T, int lanes, const row *r, u32 mask) {
                             : r->n == ANY ? ballot != 0 : ballot == mask;
 }
 
-/* Whether the lanes of a warp that wait for each other could go on. */
-static int meet(machine *m, block *b, int warp) {
+static u32 mask_of(const machine *m, const thread *t, int lanes) {
+  u32 mask = t->R[m->lists[m->code[t->pc].list]].u32;
+  return lanes < 32 ? mask & ((1u << lanes) - 1) : mask;
+}
+
+/* What the lanes of a mask have done so far happens before what they do from now on. */
+static void learn(machine *m, thread *T, int lanes, u32 mask) {
+  s32 learnt[32] = {0};
+  m->now++;
+  for (int i = 0; i < lanes; i++)
+    for (int k = 0; mask >> i & 1 && k < 32; k++)
+      if (T[i].learnt[k] > learnt[k]) learnt[k] = T[i].learnt[k];
+  for (int i = 0; i < lanes; i++) if (mask >> i & 1) learnt[i] = m->now;
+  for (int i = 0; i < lanes; i++)
+    if (mask >> i & 1) memcpy(T[i].learnt, learnt, sizeof learnt);
+}
+
+/* Lets lanes of a warp go on that wait for each other. */
+static void meet(machine *m, block *b, int warp) {
   thread *T = b->threads + 32 * warp;
-  int lanes = m->per_block - 32 * warp < 32 ? m->per_block - 32 * warp : 32, first = 0;
-  while (first < lanes && T[first].status != AT_WARP) first++;
-  if (first == lanes) return 0;
-  const row *r = m->code + T[first].pc;
-  const s32 *at = m->lists + r->list;
-  u32 mask = T[first].R[at[0]].u32;
-  if (lanes < 32) mask &= (1u << lanes) - 1;
-  for (int i = 0; i < lanes; i++)
-    if (mask >> i & 1 && (T[i].status != AT_WARP || T[i].pc != T[first].pc)) return 0;
-  if (r->n >= BALLOT) vote(T, lanes, r, mask);
-  else if (r->n != SYNC && !shuffle(T, lanes, r, at, mask))
-    note(m, TRAPPED, T[first].pc, T + first, b, NOWHERE, 0);
-  if (r->n == SYNC) b->warp_began[warp] = ++m->now;
-  for (int i = 0; i < lanes; i++)
-    if (mask >> i & 1) { T[i].status = RUNS; T[i].pc++; }
-  return m->changed = 1;
+  int lanes = m->per_block - 32 * warp < 32 ? m->per_block - 32 * warp : 32;
+  for (int first = 0; first < lanes; first++) {
+    if (T[first].status != AT_WARP) continue;
+    const row *r = m->code + T[first].pc;
+    u32 mask = mask_of(m, T + first, lanes);
+    int all = 1;
+    for (int i = 0; i < lanes; i++)
+      all &= !(mask >> i & 1) || (T[i].status == AT_WARP && T[i].pc == T[first].pc &&
+                                  mask_of(m, T + i, lanes) == mask);
+    if (!all) continue;
+    if (r->n >= BALLOT) vote(T, lanes, r, mask);
+    else if (r->n != SYNC && !shuffle(T, lanes, r, m->lists + r->list, mask))
+      note(m, TRAPPED, T[first].pc, T + first, b, NOWHERE, 0);
+    if (r->n == SYNC) learn(m, T, lanes, mask);
+    for (int i = 0; i < lanes; i++)
+      if (mask >> i & 1) { T[i].status = RUNS; T[i].pc++; }
+    m->changed = 1;
+  }
 }
 
 static int all_wait(const machine *m, const block *b, int status) {
@@ -419,13 +455,13 @@ static void pass_grid(machine *m, block *blocks) {
   for (s64 k = 0; k < m->blocks; k++) blocks[k].began = m->base;
 }
 
-/* Of a block in which nothing can run: one that waits, and for what. */
-static int stuck(machine *m, block *b) {
+/* Of a block in which nothing can run, or runs to an end: a thread, and what it does. */
+static int stuck(machine *m, block *b, int endless) {
   for (s64 i = 0; i < m->per_block; i++) {
     thread *t = b->threads + i;
     if (t->status == DONE) continue;
-    note(m, t->status == AT_GRID ? GRID_DIVERGED : t->status == RUNS ? DEADLOCK : DIVERGED,
-         t->pc, t, b, NOWHERE, 0);
+    note(m, endless ? ENDLESS : t->status == AT_GRID ? GRID_DIVERGED
+            : t->status == RUNS ? DEADLOCK : DIVERGED, t->pc, t, b, NOWHERE, 0);
     return 1;
   }
   return 0;
@@ -463,7 +499,9 @@ static void run_blocks(machine *m, block *blocks, s64 count, s64 *order) {
     if (done || m->fatal) break;
     if (grid && m->together) pass_grid(m, blocks);
     idle = m->changed ? 0 : idle + 1;
-    if (idle > PATIENCE) for (s64 k = 0; k < count; k++) if (stuck(m, blocks + k)) break;
+    int endless = (m->turns += count * m->per_block) > TURNS;
+    for (s64 k = 0; (idle > PATIENCE || endless) && k < count; k++)
+      if (stuck(m, blocks + k, endless)) break;
   }
   for (s64 k = 0; k < count; k++) {
     go_on(m, blocks + k);
@@ -475,7 +513,7 @@ static void run_blocks(machine *m, block *blocks, s64 count, s64 *order) {
 void launch(machine *m) {
   m->per_block = m->block[0] * m->block[1] * m->block[2];
   m->blocks = m->grid[0] * m->grid[1] * m->grid[2];
-  m->fatal = 0; m->base = ++m->now;
+  m->fatal = m->turns = 0; m->base = ++m->now;
   s64 count = m->together ? m->blocks : 1, threads = count * m->per_block;
   s64 each = (m->shared + 3) / 4, whole = m->blocks > threads ? m->blocks : threads;
   block *blocks = calloc(count, sizeof(block));
@@ -498,7 +536,8 @@ void launch(machine *m) {
       for (s64 w = b->first; w < b->first + each; w++) m->memory[w] = NOBODY_S;
       for (s64 w = 4 * b->first / m->grain; w < 4 * (b->first + each) / m->grain; w++) {
         m->state[w] = ALLOCATED;
-        m->shadow[w] = (word){.vector = -1, .flag = -1};
+        m->shadow[w] = (word){{.vector = -1}, {.vector = -1}, {.vector = -1},
+                              {.vector = -1}, .flag = -1};
       }
       for (s64 i = 0; i < m->per_block; i++) {
         thread *t = b->threads + i;

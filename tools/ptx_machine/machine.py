@@ -22,20 +22,20 @@ from typing import NamedTuple
 import numpy as np
 
 from . import opcodes
-from .arrays import Array
+from .arrays import NOBODY, Array
 from .parse import PLACES, SIZES, Source
 
 HERE = Path(__file__).parent
 FOLDER = HERE / "__pycache__"  # of compiled interpreters
 MOST_SHARED, MOST_THREADS = 227 << 10, 1024  # of a block
-NOBODY = 0x7FC0_DEAD  # a NaN that nobody wrote
 KINDS = "misaligned", "outside", "trapped", "endless", "diverged barrier"
 KINDS += "grid barrier not reached", "deadlock", "unwritten", "race"
 FATAL = KINDS[:7]
 ALLOCATED, WRITTEN = 1, 2  # states of a word, as in interpreter.c; 0 is nobody's
 ORDERS = "forward", "reverse", "random"
 SPACES = "global", "shared", "generic", "local", ""
-WORD = np.array([0, 0, 0, 0, 0, 0, -1, -1, 0, 0], np.int32)  # a fresh shadow
+# A fresh shadow: of each kind of access time, block, warp, lanes, vector, row; a flag.
+WORD = np.array([0, 0, 0, 0, -1, 0] * 4 + [-1], np.int32)
 # The fields of `machine` in interpreter.c that Python sets or reads, in their order.
 _NUMBERS = ["together", "shared", "words", "grain", "locals", "order", "most", "seed"]
 _PROGRAM = ["code", "lists", "start"]
@@ -52,8 +52,8 @@ class Found(NamedTuple):
     """The first fault of its kind at a statement, and how many there were.
 
     source: the statement's line. address: in the memory of that name, "" for none.
-    other: of a race, the (statement, thread, block) of the other access; a thread of
-    0x8000 + w are several of warp w, 0xffff of several, a block of -1 several blocks.
+    other: of a race, the (statement, thread, block) of the other access; -1 are several
+    threads, or blocks.
     """
 
     source: Source
@@ -83,16 +83,17 @@ class _State(ctypes.Structure):
 
 
 def compiler():
-    """The path of gcc or clang, or of what CC names; None where there is none."""
-    names = os.environ.get("CC"), "gcc", "clang"
-    return next(filter(None, map(shutil.which, filter(None, names))), None)
+    """The path of what CC names, else of gcc or clang; None where there is none."""
+    names = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 def why_unavailable():
     """None when the interpreter can be compiled, else the reason."""
     if compiler():
         return None
-    return "no C compiler: want gcc or clang on the PATH, or its name in CC"
+    got = os.environ.get("CC") or "none"
+    return f"C compiler: got {got}, want gcc or clang on the PATH, or one's name in CC"
 
 
 @cache
@@ -114,8 +115,11 @@ def _interpreter(count):
         source = library.with_suffix(f".{os.getpid()}.c")
         source.write_text(text)
         part = source.with_suffix(".so")
-        subprocess.run([*words, source, "-o", part, "-lm"], check=True)
+        words += [source, "-o", part, "-lm"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
         source.unlink()
+        if done.returncode:
+            raise RuntimeError(f"{words[0]}: {done.stderr or done.returncode}")
         part.replace(library)
     return ctypes.CDLL(str(library))
 
@@ -176,7 +180,13 @@ class Machine:
         self.next = address // 4
 
     def mark_written(self, address, size):
-        self.state[self._cells(address, size)] = WRITTEN
+        """The host has written these bytes, but for words that are `NOBODY`."""
+        words = self.memory[address // 4 : -(-(address + size) // 4)]
+        state = np.where(words == NOBODY, ALLOCATED, WRITTEN)
+        cells = self._cells(address, size)
+        self.state[cells] = np.repeat(state, 4 // self.grain)[
+            : cells.stop - cells.start
+        ]
 
     def check_written(self, address, size):
         """What nobody wrote is a fault for the host to read, too."""

@@ -56,7 +56,7 @@ class Program:
     """
 
     def __init__(self, text, name=""):
-        files = dict(FILE.findall(text))
+        files = {number: _spelled(path) for number, path in FILE.findall(text)}
         text = LOCATION.sub(r"\1;", text)
         text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
         functions = {
@@ -272,6 +272,12 @@ class Program:
         if name not in VERBS:
             return "is", 0
         return VERBS[name], int(n) * (int(parts[-1][1:]) // 8 if parts else 1)
+
+
+def _spelled(path):
+    """A path whose letters beyond ASCII stand as octal numbers."""
+    found = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), path)
+    return found.encode("latin-1", "replace").decode(errors="replace")
 
 
 def _braced(text):

@@ -24,7 +24,7 @@ MOST_BLOCKS, MOST_IN_BLOCK = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 alone = threading.Lock()  # the compiler has one device for all threads
 REASONS = {
     "misaligned": "at an address that is not a multiple of that",
-    "outside": "outside of what it has",
+    "outside": "outside of it",
     "unwritten": "which nobody has written",
     "trapped": "runs into a trap, or asks a lane that takes no part",
     "endless": "runs through a loop that does not end",
@@ -111,8 +111,14 @@ def check(kernel, grid, block, *arguments, shared_bytes=0, order="forward", seed
         if not memory.faults:
             raise
     passed.take_back()
-    report = _Report(program, passed.arrays, grid, block)
-    return [report.fault(pc, kind, at) for (_, pc, kind), at in memory.faults.items()]
+    report, faults = _Report(program, passed.arrays, grid, block), {}
+    for (_, pc, kind), found in memory.faults.items():
+        # What the compiler made of one line, with another, is one fault.
+        lines = kind, found.source, found.other and program.sources[found.other[0]]
+        count = found.count + (faults[lines][1].count if lines in faults else 0)
+        pc, first = faults.get(lines, (pc, found))
+        faults[lines] = pc, first._replace(count=count)
+    return [report.fault(pc, kind, at) for (kind, *_), (pc, at) in faults.items()]
 
 
 def _function_of(kernel):
@@ -197,6 +203,9 @@ class _Report:
         text += f"{_numbered(found.block, self.grid)} of {program.name} "
         text += f"{verb} {element} ({size} bytes), " if element else ""
         text += self._other(found) if kind == "race" else REASONS[kind]
+        size = next((a.shape for name, _, a in self.arrays if name == array), None)
+        text += f", of shape {size}" if kind == "outside" and size else ""
+        text += "; here the launch ended" if kind in machine.FATAL else ""
         times = f"{found.count} times, " if found.count > 1 else ""
         text += f" ({times}`{program.statements[pc]}`)"
         who = _numbered(found.thread, self.block), _numbered(found.block, self.grid)

@@ -14,7 +14,7 @@ def why_unavailable():
     if numba.config.ENABLE_CUDASIM:
         return "NUMBA_ENABLE_CUDASIM is set: the simulator compiles nothing"
     if importlib.util.find_spec("numba_cuda") is None:
-        return "numba-cuda is not installed"
+        return "numba-cuda is not installed: pip install 'numba-cuda[cu12]'"
     return None
 
 

@@ -81,7 +81,7 @@ class Program:
         self._scoped, self._labels = set(), {}
         scoped = self._read(body, files)
         self.statements = [statement for _, statement in scoped]
-        rows = [self._row(*both) for both in scoped]
+        rows = [self._row(*each, n) for n, each in enumerate(scoped)]
         self.code = np.array([[row[f] for f in FIELDS] for row in rows], np.int32)
         accesses = [self.access(pc) for pc in range(len(rows))]
         self.narrow = any(0 < size < 4 for _, size in accesses)
@@ -154,7 +154,7 @@ class Program:
         self.lists += slots
         return len(self.lists) - len(slots)
 
-    def _row(self, scope, statement):
+    def _row(self, scope, statement, number):
         row = dict.fromkeys(FIELDS, 0) | {"guard": -1, "n": 1}
         if match := re.match(r"@(!?)([%\w$]+)\s+", statement):
             row["guard"] = self._operand(scope, match[2])
@@ -166,7 +166,8 @@ class Program:
         try:
             row |= self._encoded(scope, name, name.split("."), texts)
         except (LookupError, TypeError, ValueError) as error:
-            raise NotImplementedError(f"{statement}: {error!r}") from error
+            place = "{}:{}".format(*self.sources[number])
+            raise NotImplementedError(f"{place}: {statement}") from error
         return row
 
     def _encoded(self, scope, name, parts, texts):

@@ -103,7 +103,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """
     try:
         options.run(options)
-        sys.stdout.flush()
+        print(end="", flush=True)  # there may be no standard output
     except KeyboardInterrupt as stop:
         saved = getattr(options, "checkpoint", None)
         resume = ""
@@ -133,7 +133,7 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--batch-size", type=int, default=16, help="samples")
     about = "train the airline network and forecast"
     add = _command(commands, "train", train_airline, about)
-    add("--version", default="numba-fused", help="a name of the ladder")
+    add("--version", default="numba-fused", help="as `python -m lstm_kernels` lists")
     add("--epochs", type=int, default=200, help="passes over the training windows")
     add("--batch-size", type=int, default=16, help="windows of a mini-batch")
     add("--hidden", type=int, default=32, help="hidden units")

@@ -4,6 +4,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -102,6 +103,8 @@ def check_order(dataset, order, batch_size):
     dataset: a Dataset. Raises TypeError, or ValueError for an index that is no example.
     """
     check_type("dataset", dataset, Dataset)
+    if isinstance(order, np.ma.MaskedArray):
+        raise TypeError("order: got a masked array, want indices without a mask")
     order = np.asarray(order)
     if order.ndim != 1 or order.dtype.kind not in "iu":
         got = f"shape {order.shape} of {order.dtype}"
@@ -154,7 +157,8 @@ def dates_of(series):
     if isinstance(index, pd.DatetimeIndex | pd.PeriodIndex):
         return index
     if all(isinstance(t, str) and re.match(r"\d{4}\D\d", t) for t in index):
-        return pd.to_datetime(index, format="mixed").tz_localize(None)
+        with suppress(ValueError):  # no dates
+            return pd.to_datetime(index, format="mixed").tz_localize(None)
     return None
 
 
@@ -264,6 +268,8 @@ class LogDifference:
         """
         last = check_numbers("before", before, None, positive=True)
         values = check_numbers("z", z, None)
+        if last.ndim and values.ndim and last.shape != values.shape:
+            raise ValueError(f"z: got shape {values.shape}, want {last.shape}")
         with np.errstate(over="ignore"):
             passengers = last * np.exp(values * self.std + self.mean)
         if not np.isfinite(passengers).all():

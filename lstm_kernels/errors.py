@@ -45,8 +45,7 @@ def check_array(name, value, shape, *, dtype=None):
         raise _wrong(TypeError, name, f"dtype {value.dtype}", want)
     got = value.shape
     if len(got) != len(shape):
-        axes = f"{len(got)} axes, shape {got}"
-        raise _wrong(ValueError, name, axes, f"shape {_text(shape)}")
+        raise _wrong(ValueError, name, f"shape {got}", f"shape {_text(shape)}")
     for size, want in zip(got, shape, strict=True):
         if size == 0 or (want.__class__ is not str and size != want):
             empty = " and no empty axis" if 0 in got else ""

@@ -44,7 +44,8 @@ def writing(path: str | os.PathLike, sync: Callable = os.fsync) -> Iterator[Any]
     file. A symbolic link to a file is kept, and so is the file's mode. Raises
     TypeError, ValueError or OSError.
     """
-    target = Path(os.path.realpath(check_path("path", path)))
+    check_place("path", path)
+    target = Path(os.path.realpath(path))
     beside = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.part")
     try:
         with open(beside, "xb") as file:
@@ -60,7 +61,8 @@ def writing(path: str | os.PathLike, sync: Callable = os.fsync) -> Iterator[Any]
 
 def write_npz(path: Any, header: dict[str, Any], named: Mapping[str, Any]) -> None:
     """Write a JSON header and named arrays, as an .npz file without pickle."""
-    members: dict[str, Any] = {"header": np.array(json.dumps(header)), **named}
+    about = json.dumps(header | {"arrays": sorted(named)})
+    members: dict[str, Any] = {"header": np.array(about), **named}
     with writing(path) as file:
         np.savez(file, **members)
 
@@ -76,10 +78,15 @@ def read_npz(path: Any, form: str, build: Callable, name: str = "path") -> Any:
             with np.load(file, allow_pickle=False) as archive:
                 named = dict(archive)
             header = json.loads(str(named.pop("header")))
-            if header["format"] != form:
-                raise ValueError(f"has format {header['format']!r}, want {form!r}")
-            return build(header, named)
+            got = header["format"]
         except Exception as error:  # whatever NumPy and json meet in bytes of any kind
-            known = isinstance(error, TypeError | ValueError)
-            what = error if known else repr(error)
-            raise ValueError(f"{name}: {path}: {what}") from error
+            got = f"no whole file of this package ({type(error).__name__})"
+            raise ValueError(f"{name}: {path}: got {got}, want {form}") from error
+    try:
+        if got != form:
+            raise ValueError(f"got format {got!r}, want {form!r}")
+        if header["arrays"] != sorted(named):
+            raise ValueError(f"got arrays {sorted(named)}, want {header['arrays']}")
+        return build(header, named)
+    except (TypeError, ValueError, LookupError) as error:
+        raise ValueError(f"{name}: {path}: {error}") from error

@@ -40,6 +40,7 @@ def recursive(rule: Rule, history: ArrayLike, *, months: int) -> np.ndarray:
 
 
 def _next(rule, history):
+    check_type("rule", rule, Callable, "a function of a history")
     history.flags.writeable = False
     return check_numbers("rule(history)", rule(history), ())
 
@@ -50,6 +51,8 @@ def network_rule(net: Any, transform: LogDifference, *, window: int) -> Rule:
     network of several inputs or outputs.
     """
     check_type("transform", transform, LogDifference)
+    if not hasattr(net, "predict"):
+        check_type("net", net, (), "a network of lstm_kernels.network")
     window, params = check_int("window", window), net.params()
     if (params.input_size, params.output_size) != (1, 1):
         got = f"input_size {params.input_size}, output_size {params.output_size}"
@@ -73,7 +76,10 @@ def errors(forecast: ArrayLike, truth: ArrayLike) -> dict[str, float]:
     forecast, truth: (N,), of the same dates where both have some, else ValueError. A
     month whose truth is zero has no percentage: ValueError.
     """
-    months, others = dates_of(truth), dates_of(forecast)
+    months, others = (
+        dates.to_timestamp() if hasattr(dates, "to_timestamp") else dates
+        for dates in (dates_of(truth), dates_of(forecast))
+    )
     truth = check_series("truth", truth)
     difference = check_series("forecast", forecast, truth.shape) - truth
     if months is not None and others is not None and not others.equals(months):

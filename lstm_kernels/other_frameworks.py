@@ -46,8 +46,12 @@ def read_torch(source, readout=None):
     for name in linear[:1]:
         of_head = f"{name}.weight", f"{name}.bias"
         head = [_pop(left, part) for part in of_head if part in left]
+    if readout and not head:
+        found = [n.removesuffix(".weight") for n in left if n.endswith(".weight")]
+        want = f"the name of a torch.nn.Linear in it, of {found}"
+        raise ValueError(f"readout: got {readout!r}, want {want}")
     whole = layers and all(len(layer) in (2, 4) for layer in layers)
-    if not whole or left or (linear and not head):
+    if not whole or left:
         got = f"{sorted(left)} too" if left and layers else names
         raise ValueError(f"state_dict: got {got}, want {TORCH}")
     if is_module:  # else, and where it was traced, nothing tells of relu
@@ -154,12 +158,14 @@ def _weights(name, layer, count, options):
     """The arrays of a layer of Keras that was made with `options`, where it has them;
     or a list of them. There are `count`, or one less: the bias may be missing.
     """
-    want = f"a layer of Keras or its {count} arrays"
+    kinds = "Dense" if count == 2 else "SimpleRNN, LSTM or GRU, and readout=Dense"
+    want = f"a layer of Keras or its {count} arrays: {kinds}"
     if hasattr(layer, "get_weights"):
         config = layer.get_config()
-        got = {k: config.get(k, want) for k, want in options.items()}
-        if got != options:
-            raise ValueError(f"{name}: got {got}, want {options}")
+        other = [k for k in options if config.get(k, options[k]) != options[k]]
+        if other:
+            got, wanted = ({k: of[k] for k in other} for of in (config, options))
+            raise ValueError(f"{name}: got {got}, want {wanted}")
         layer = layer.get_weights()
     check_type(name, layer, list | tuple, want)
     if len(layer) not in (count - 1, count):

@@ -21,7 +21,7 @@ from .errors import (
 )
 from .files import read_npz, write_npz
 
-FORMAT = "lstm_kernels.params/3"
+FORMAT = "lstm_kernels.params/4"
 Named = dict[str, np.ndarray]
 CellName = Literal["rnn", "lstm", "gru"]
 
@@ -242,7 +242,7 @@ class Params(Weights):
         def build(header, named):
             params = cls.from_arrays(named, header["cell"])
             if unknown := sorted(set(named) - set(params.arrays())):
-                raise ValueError(f"got unknown arrays {unknown}")
+                raise ValueError(f"got unknown arrays {unknown}, want parameters alone")
             return params.check()
 
         return read_npz(path, FORMAT, build)

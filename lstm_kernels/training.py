@@ -25,7 +25,7 @@ from .errors import (
 )
 from .files import check_place, read_npz, write_npz
 
-FORMAT = "lstm_kernels.checkpoint/5"
+FORMAT = "lstm_kernels.checkpoint/6"
 OptimizerName = Literal["sgd", "adam"]
 
 
@@ -58,10 +58,12 @@ class Checkpoint:
 
     def __init__(self, path):
         check_place("checkpoint", path)
-        self.path, self.run = path, {}  # run: what else must be the same to go on
+        # Also where `on_epoch` goes to another folder
+        self.path = Path(path).absolute()
+        self.run = {}  # what else must be the same to go on
 
     def exists(self):
-        return Path(self.path).exists()
+        return self.path.exists()
 
     def save(self, header, named):
         write_npz(self.path, header, named)
@@ -151,11 +153,12 @@ def train(
     in another call has first_epoch=k. validation: a Dataset, whose mean squared error
     is noted after each epoch, in no measured time. progress: show a bar; None shows it
     on a terminal. checkpoint: the path of a file, replaced after each epoch by one that
-    is whole. resume: go on from it, to the bits of a run without a break; without it an
-    existing file is an error. on_epoch: called as on_epoch(history, net), a copy, after
-    each epoch and its checkpoint, in no measured time; the next epoch starts from the
-    parameters that it leaves in `net`, which are not in that checkpoint; when it
-    returns True, training ends with this epoch, on every rank where it does on one.
+    is whole. resume: go on from it, with the same version to the bits of a run without
+    a break; without it an existing file is an error. on_epoch: called as
+    on_epoch(history, net), a copy, after each epoch and its checkpoint, in no measured
+    time; the next epoch starts from the parameters that it leaves in `net`, which are
+    not in that checkpoint; when it returns True, training ends with this epoch. Of
+    several ranks each may have its own or none, and one ends all.
 
     Raises TypeError or ValueError for bad input, a checkpoint that is damaged, longer
     than `epochs`, or of another run, network, data set or learning rates so far;
@@ -240,12 +243,10 @@ def train(
                 if file is not None:
                     header = {"format": FORMAT, "run": run, "history": vars(history)}
                     file.save(header, _arrays(good, rule))
-                ends = False
-                if on_epoch is not None:
-                    copy = History(*map(list, vars(history).values()))
-                    answer = everywhere(lambda copy=copy: on_epoch(copy, net))
-                    good = net.params()
-                    ends = isinstance(answer, bool | np.bool_) and bool(answer)
+                copy = History(*map(list, vars(history).values()))
+                answer = everywhere(lambda copy=copy: on_epoch and on_epoch(copy, net))
+                good = net.params() if on_epoch else good
+                ends = isinstance(answer, bool | np.bool_) and bool(answer)
                 if not _on_every_rank(net, not ends):
                     break
     except BaseException as error:

@@ -98,8 +98,9 @@ def no_figure_is_left_open():
         pyplot.close("all")
 
 
-@pytest.fixture(params=CELLS)
+@pytest.fixture(params=["rnn", "lstm", "gru"])
 def cell(request):
+    """Of the papers; a new one is in ALL_CELLS alone."""
     return request.param
 
 

@@ -154,7 +154,7 @@ def test_a_closed_gate_keeps_the_cell(version, T, rtol):
         np.testing.assert_allclose(got, np.float32(want), rtol=within)
 
 
-LARGE = [(cell, size, 1) for cell in CELLS for size in (1e6, 1e9)]
+LARGE = [(cell, size, 1) for cell in ("rnn", "lstm", "gru") for size in (1e6, 1e9)]
 LARGE += [("gru", 1, size) for size in (1e3, 1e6, 1e30)]
 
 

@@ -388,7 +388,7 @@ def test_messages_say_where_and_what():
         (lambda: NET.step(X, TARGET, 1e39), r"learning_rate: got 1e\+39, .* float32$"),
         (
             lambda: NEW("numpy", PARAMS, chunk=2),
-            "network: got option 'chunk', numpy has",
+            "network: got option 'chunk', want options of numpy: threads",
         ),
     ):
         with pytest.raises(REFUSED, match=f"^{message}"):

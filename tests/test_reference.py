@@ -33,6 +33,7 @@ def step_of_the_papers(cell, x, h, c, U, W, b):
         r, z = logistic(u[0] + w[0] + b_r), logistic(u[1] + w[1] + b_z)
         n = np.tanh(u[2] + b_n + r * (w[2] + b_hn))
         return (1 - z) * n + z * h, c
+    assert cell in ("lstm", "coupled"), f"{cell}: its equations are missing here"
     a = np.split(x @ U + h @ W + b, U.shape[1] // H, axis=1)
     i, o, g = logistic(a[0]), logistic(a[-1]), np.tanh(a[-2])
     f = logistic(a[1]) if cell == "lstm" else 1 - i  # coupled gates

@@ -302,6 +302,8 @@ def record(pool):
 
 def main(words):
     known = {*ORDERS, *CASES, "plant", "record"}
+    if not words:
+        sys.exit(f"{__doc__}\nCASE is one of {', '.join(map(repr, CASES))}")
     if strange := [word for word in words if word not in known]:
         sys.exit(f"got {strange[0]!r}, want some of {sorted(known)}")
     orders = [word for word in words if word in ORDERS] or ["forward"]

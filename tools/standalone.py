@@ -76,6 +76,8 @@ def make(out, notebooks):
 
 if __name__ == "__main__":
     out, *notebooks = map(Path, sys.argv[1:])
+    if not notebooks:
+        sys.exit("want OUT NOTEBOOK...; other notebooks in OUT are removed")
     make(out, notebooks)
     for path in sorted(out.iterdir()):
         print(f"{path}: {path.stat().st_size // 1000} KB")

@@ -11,7 +11,7 @@ import numpy as np
 from . import device
 from .device import cuda, numbered, told
 
-CHOOSE = "choose a runtime with a GPU, or see what nvidia-smi says"
+CHOOSE = "want an NVIDIA GPU and its driver, which nvidia-smi shows"
 DRIVER = "install a newer driver, or pip install 'numba-cuda[cu12]'"
 # A word of an error, and what to do; the last is for all others.
 REMEDIES = {

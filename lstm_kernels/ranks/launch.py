@@ -77,7 +77,8 @@ def run(module: str, function: str, ranks: int, options: dict, threads=1, limit=
     line += ["--bind-to", "none", sys.executable, "-m", __package__, module, function]
     check_int("limit", limit)
     process: dict[str, Any] = {"env": environment(check_int("threads", threads))}
-    process |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process |= {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process["errors"] = "replace"  # of bytes that are no text
     process["preexec_fn"] = partial(die_with_parent, signal.SIGTERM)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result")

@@ -5,6 +5,7 @@ the others; the system ends a rank whose mpiexec is gone.
 """
 
 import os
+import pickle
 import signal
 import sys
 import traceback
@@ -62,14 +63,18 @@ class World:
         that of the lowest; so is a ValueError for ranks that are in another call, and,
         with `same`, where it returns a dict, for another value under one name.
         """
-        value, error, marks = None, None, {"call": call.__qualname__}
+        value, error, sent, marks = None, None, None, {"call": call.__qualname__}
         try:
             value = call()
             if same and self.size > 1:
                 marks |= {name: mark(part) for name, part in value.items()}
         except Exception as raised:
-            error = raised
-        errors, marks = zip(*self.comm.allgather((error, marks)), strict=True)
+            error = sent = raised
+            try:
+                pickle.loads(pickle.dumps(sent))
+            except Exception:
+                sent = RuntimeError(repr(raised))
+        errors, marks = zip(*self.comm.allgather((sent, marks)), strict=True)
         if failed := [other for other in errors if other is not None]:
             raise error or failed[0]
         first = {}  # of each name, the first rank that has it, and what

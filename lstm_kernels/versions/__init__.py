@@ -118,9 +118,9 @@ def network(
         )
     make = version.load()
     parameters = inspect.signature(make).parameters.values()
-    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    known = ["threads", *(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)]
     for option in options:
         if option not in known:
-            has = ", ".join(known) or "none"
-            raise TypeError(f"network: got option {option!r}, {name} has {has}")
+            want = f"options of {name}: {', '.join(known)}"
+            raise TypeError(f"network: got option {option!r}, want {want}")
     return make(params, threads=threads, **options)

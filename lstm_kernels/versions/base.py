@@ -108,7 +108,7 @@ class Network:
         self._threads = None if threads is None else check_int("threads", threads)
         most = self.most_threads()
         if self._threads and most and self._threads > most:
-            want = f"at most {most}, Numba's own number"
+            want = f"at most {most}, which NUMBA_NUM_THREADS allows"
             raise ValueError(f"threads: got {threads}, want {want}")
         self._made_with: dict[str, Any] = {"threads": threads}  # a copy is too
         self._tape: Tape | str = (

@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, settings
 
 from lstm_report.measure.provenance import simulate_without_gpu
 
+# A shell that starts the tests in the background ignores SIGINT, and so would they.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 SIMULATED = simulate_without_gpu()
 if SIMULATED:
-    sys.setswitchinterval(
-        1e-4
-    )  # its threads are Python's, and often wait for each other
+    # Its threads are Python's, and often wait for each other
+    sys.setswitchinterval(1e-4)
 
 import lstm_kernels as lk  # noqa: E402
 from lstm_kernels.cells import CELLS, Cell  # noqa: E402

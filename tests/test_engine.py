@@ -8,6 +8,7 @@ order in test_machine.
 import gc
 import subprocess
 import sys
+import time
 import tracemalloc
 import weakref
 from contextlib import suppress
@@ -95,8 +96,11 @@ def test_a_timeline_is_of_the_last_whole_pass_that_way():
         for shape in ((6, 4), (6, 4, True), (6, 4, True, True)):
             with pytest.raises(ValueError, match="timeline: got T 6, B 4, want"):
                 net.timeline(*shape)
+        began = time.perf_counter()
         y, _ = net.forward(x, training=True)
+        took = time.perf_counter() - began
         first = net.timeline(6, 4, training=True)
+        assert 0 < first.makespan < took  # in seconds
         net.backward(y)
         back = net.timeline(6, 4, True, True)
         assert net.timeline(6, 4, training=True) == first
@@ -332,8 +336,13 @@ def test_a_network_keeps_the_memory_of_a_few_shapes():
         kept = traced(lambda: [one_shape(nets[1], T) for T in range(90, 100)])
         assert once > 5
         assert kept / once == pytest.approx(numba_fused.MOST_WORKSPACES, abs=0.5)
-        gone = traced(nets.clear)
-        assert gone < -0.9 * (kept + once)
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        for T in range(90, 100):  # nor has it more in between
+            nets[2].forward(x[:T].copy(), training=True)
+        _, most = tracemalloc.get_traced_memory()
+        assert (most - before) / 2**20 < once * (numba_fused.MOST_WORKSPACES + 0.5)
+        assert traced(nets.clear) < -0.9 * (kept + once)
     finally:
         tracemalloc.stop()
 

@@ -37,7 +37,8 @@ def cases(draw, version, cell):
     H = draw(st.sampled_from([1, 2, 7, *EDGES]))
     L, T = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 3, 5, 12, 25]))
     B = draw(st.sampled_from([1, 2, 3, 4, 9, 16, 17, 40]))
-    D = draw(st.sampled_from([1, 2, 3, 4, 5, 8, 33, H]))
+    # Many inputs saturate a few units, where 1 - h^2 cancels in any precision.
+    D = draw(st.sampled_from([1, 2, 3, 4, 5, 8, 33, H][: 6 if H < 7 else None]))
     dtype = draw(st.sampled_from([np.float32, np.float64]))
     if H == 1 or T * B * D == 1:
         # A gradient is one number, a sum that may cancel: float32 holds no tolerance.

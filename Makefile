@@ -86,7 +86,7 @@ endef
 # What users' machines do to a network and to files: threads, forks, signals, interrupts at every
 # line, damaged files, random calls; and every float32. HOSTILE="-k fork" takes a part of it.
 HOSTILE_TESTS := tests/test_in_use.py tests/test_files.py tests/test_machine.py \
-	tests/test_activations.py tests/test_gpu_cases.py
+	tests/test_activations.py tests/test_gpu_cases.py tests/test_page_04_on_ptx.py
 
 test-hostile: .venv/.stamp    ## run the tests of a package in use for longer, with each kind of Numba threads
 	LSTM_KERNELS_HOSTILE=1 $(PY) $(PYTEST) -o faulthandler_timeout=1800 $(HOSTILE_TESTS) $(HOSTILE)

@@ -370,7 +370,7 @@ def test_a_launch_gets_what_the_device_has(function, asked):
         ("H200", (9, 0), (0, 0), "bad", r"^kernels .* on H200 \(OSError: bad\): rest"),
         (b"P100", (6, 0), (0, 0), "capability 6.0", r"on P100 .*cuda\[cu12\]"),
         (b"P100", (6, 0), (7, 0), "", "^P100 has .* 6.0, want 7.0 or newer$"),
-        (None, None, (0, 0), "", r"no CUDA device \(Error at driver init\): choose"),
+        (None, None, (0, 0), "", r"no CUDA device \(Error at driver init\): want an"),
     ],
 )
 def test_why_a_gpu_cannot_be_used(name, capability, oldest, error, said):

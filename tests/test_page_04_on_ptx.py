@@ -3,6 +3,7 @@ capabilities, and the lesson's kernel; what the page measures takes made times.
 """
 
 import json
+import os
 import re
 import sys
 from argparse import Namespace
@@ -84,7 +85,12 @@ def executed(capability):
     return {"text": "\n".join(shown), "ladder": lines, "faults": faults}
 
 
-@pytest.mark.parametrize("capability", ["6.0", "9.0"])
+old = pytest.mark.skipif(
+    "LSTM_KERNELS_HOSTILE" not in os.environ, reason="as long again: make test-hostile"
+)
+
+
+@pytest.mark.parametrize("capability", [pytest.param("6.0", marks=old), "9.0"])
 def test_the_page_and_the_ladder_run_on_a_device(capability):
     done = json.loads(without_simulator(__file__, capability)[-1])
     verdicts = re.findall(r"\*\*([A-Z][a-z ]+) in this run\.\*\*", done["text"])

@@ -58,12 +58,8 @@ class Checkpoint:
 
     def __init__(self, path):
         check_place("checkpoint", path)
-        # Also where `on_epoch` goes to another folder
-        self.path = Path(path).absolute()
+        self.path = Path(path).absolute()  # wherever `on_epoch` goes
         self.run = {}  # what else must be the same to go on
-
-    def exists(self):
-        return self.path.exists()
 
     def save(self, header, named):
         write_npz(self.path, header, named)
@@ -202,6 +198,11 @@ def train(
             name, number = f"{name}({epoch})", learning_rate(epoch)
         return check_rate(name, number, good.dtype)
 
+    def told():
+        """What `on_epoch` answers; of several ranks, some may have none."""
+        numbers = vars(history).values()
+        return on_epoch and on_epoch(History(*map(list, numbers)), net)
+
     def checked():
         """What must be the same on every rank, to begin."""
         check_type("dataset", dataset, Dataset)
@@ -227,7 +228,7 @@ def train(
         if resume:
             history = _restore(file, run, rule, dataset, epochs, rate)
             good = net.params()
-        elif file.exists():
+        elif file.path.exists():
             want = "resume=True or another path"
             raise FileExistsError(f"checkpoint: {file.path} exists, want {want}")
 
@@ -243,9 +244,8 @@ def train(
                 if file is not None:
                     header = {"format": FORMAT, "run": run, "history": vars(history)}
                     file.save(header, _arrays(good, rule))
-                copy = History(*map(list, vars(history).values()))
-                answer = everywhere(lambda copy=copy: on_epoch and on_epoch(copy, net))
-                good = net.params() if on_epoch else good
+                answer = everywhere(told)
+                good = good if on_epoch is None else net.params()
                 ends = isinstance(answer, bool | np.bool_) and bool(answer)
                 if not _on_every_rank(net, not ends):
                     break

@@ -1,6 +1,7 @@
 """The series, its preprocessing, one-step forecasts, and the rules of page 02."""
 
 import hashlib
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -150,6 +151,11 @@ def test_dates_go_forward_without_a_gap_for_all_that_takes_a_series(index):
 def test_errors_of_forecasts_of_other_months():
     series = of(MONTHLY)
     assert forecast.errors(series[:-1].to_numpy(), series[1:])["RMSE"] == 1
+    months = pd.period_range("2001-01", periods=3, freq="M")
+    same = [months, months.to_timestamp(), months.astype(str)]
+    for one, other in itertools.product(same, repeat=2):
+        both = pd.Series([1.0, 2, 4], one), pd.Series([1.0, 2, 4], other)
+        assert forecast.errors(*both)["MAE"] == 0
     want = r"^forecast\.index: got 1949-01.* to 1952-03.*, want truth's, 1949-02.*"
     with pytest.raises(ValueError, match=want):
         forecast.errors(series[:-1], series[1:])

@@ -4,6 +4,7 @@ divided into calls has the bits of one without a break.
 
 import io
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -122,6 +123,18 @@ def test_a_checkpoint_of_another_run_is_refused_and_nothing_changed(tmp_path):
     with pytest.raises(FileNotFoundError, match="none"):
         again(file=tmp_path / "none")
     assert path.read_bytes() == before
+
+
+def test_a_checkpoint_stays_in_the_folder_that_training_began_in(tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "run.npz").write_text("another's")
+    monkeypatch.chdir(tmp_path)
+    for epochs in (1, 2):
+        on_epoch = lambda *_: os.chdir(tmp_path / "other")  # noqa: E731
+        how = {"checkpoint": "run.npz", "resume": epochs > 1, "on_epoch": on_epoch}
+        assert lk.train(network(), DATASET, epochs, 5, 0.1, **how).epochs == epochs
+        monkeypatch.chdir(tmp_path)
+    assert (tmp_path / "other" / "run.npz").read_text() == "another's"
 
 
 def test_a_rate_is_looked_at_in_each_epoch():

@@ -24,7 +24,7 @@ MOST_BLOCKS, MOST_IN_BLOCK = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 alone = threading.Lock()  # the compiler has one device for all threads
 REASONS = {
     "misaligned": "at an address that is not a multiple of that",
-    "outside": "outside of it",
+    "outside": "outside of all that there is",
     "unwritten": "which nobody has written",
     "trapped": "runs into a trap, or asks a lane that takes no part",
     "endless": "runs through a loop that does not end",
@@ -40,7 +40,8 @@ class Fault:
 
     thread, block: ints, or tuples where `check` got tuples. array: the name of an
     argument, "shared memory" or "local memory"; index: of the element there, in memory
-    of a block or a thread the byte. Both are None where memory plays no part.
+    of a block or a thread the byte. Both are None where memory plays no part, and far
+    from every argument.
     """
 
     kind: str
@@ -202,9 +203,11 @@ class _Report:
         text = f"thread {_numbered(found.thread, self.block)} of block "
         text += f"{_numbered(found.block, self.grid)} of {program.name} "
         text += f"{verb} {element} ({size} bytes), " if element else ""
-        text += self._other(found) if kind == "race" else REASONS[kind]
-        size = next((a.shape for name, _, a in self.arrays if name == array), None)
-        text += f", of shape {size}" if kind == "outside" and size else ""
+        shape = next((a.shape for name, _, a in self.arrays if name == array), None)
+        if kind == "outside" and shape:
+            text += f"outside of its shape {shape}"
+        else:
+            text += self._other(found) if kind == "race" else REASONS[kind]
         text += "; here the launch ended" if kind in machine.FATAL else ""
         times = f"{found.count} times, " if found.count > 1 else ""
         text += f" ({times}`{program.statements[pc]}`)"

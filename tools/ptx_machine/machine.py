@@ -183,10 +183,9 @@ class Machine:
         """The host has written these bytes, but for words that are `NOBODY`."""
         words = self.memory[address // 4 : -(-(address + size) // 4)]
         state = np.where(words == NOBODY, ALLOCATED, WRITTEN)
-        cells = self._cells(address, size)
-        self.state[cells] = np.repeat(state, 4 // self.grain)[
-            : cells.stop - cells.start
-        ]
+        cells, first = self._cells(address, size), address % 4 // self.grain
+        state = np.repeat(state, 4 // self.grain)[first:]
+        self.state[cells] = state[: cells.stop - cells.start]
 
     def check_written(self, address, size):
         """What nobody wrote is a fault for the host to read, too."""

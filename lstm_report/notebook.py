@@ -30,6 +30,7 @@ Value = TypeVar("Value")
 NOQA = re.compile(r"(?<=# )noqa: \w+ - | +# noqa: \w+$", re.MULTILINE)
 # What ends a cell of a table in Markdown, or begins markup that no page writes in one.
 CELL = str.maketrans({"|": r"\|", "<": "&#60;", "{": "&#123;"})
+GOALS = "reached", "partly", "not reached", "not measured"  # what becomes of a goal
 VERDICTS = {True: "Held", False: "Did not hold", None: "Not measured"}
 
 
@@ -217,9 +218,10 @@ class Notebook:
         about = {"lstm_kernels": {"claim": claim} | self._named()}
         self._display(data, metadata=about, raw=True)
 
-    def table(self, frame: pd.DataFrame) -> None:
+    def table(self, frame: pd.DataFrame, about: dict[str, Any] | None = None) -> None:
         """Show a DataFrame of Markdown and numbers as a table, its index first; numbers
-        have three significant digits and stand to the right.
+        have three significant digits and stand to the right. about: for the metadata of
+        the output.
         """
         shown = frame.map(lambda v: v if isinstance(v, str) else evidence.digits(v))
         cells = shown.rename_axis(frame.index.name or "case").reset_index()
@@ -229,7 +231,23 @@ class Notebook:
             [" ".join(str(cell).split()).translate(CELL) for cell in line]
             for line in ([*cells.columns], rule, *cells.to_numpy().tolist())
         ]
-        self._display(Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines)))
+        text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        how = {"metadata": {"lstm_kernels": about}} if about else {}
+        self._display(Markdown(text), **how)
+
+    def goals(self, project: str, goals: dict[str, tuple[str, str]]) -> None:
+        """Show what became of a project's goals: goal -> (what was found, verdict), the
+        verdict one of GOALS. Page 0 and the appendix read them from the page.
+
+        Raises ValueError for another verdict.
+        """
+        for _, verdict in goals.values():
+            check_choice("verdict", verdict, GOALS)
+        columns = ["found", "verdict"]
+        frame = pd.DataFrame.from_dict(goals, orient="index", columns=columns)
+        lines = [[goal, *line] for goal, line in goals.items()]
+        about = {"goals": {"project": project, "lines": lines}}
+        self.table(frame.rename_axis("goal"), about)
 
     def source(self, *objects: Any) -> None:
         """Show the source of functions of the package, without the marks for its

@@ -1,6 +1,8 @@
 """The one timing function, and what disturbs it."""
 
+import threading
 import time
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -63,12 +65,34 @@ def test_a_case_that_autotunes_is_timed_when_it_has_chosen():
     assert timed == [False] * 8 + [True] * 4  # the first one counts the calls
 
 
-def test_a_rest_comes_before_every_case_and_a_call_that_is_not_timed_after_it():
-    starts = []
-    cases = dict.fromkeys("ab", lambda: starts.append(time.perf_counter()))
-    bench.interleaved(cases, repeats=3, least=0, rest=0.01)
-    assert len(starts) == 2 + 3 * 2 * 2
-    assert min(np.diff(starts)[1::2]) >= 0.01
+def test_no_case_is_timed_while_another_thread_computes():
+    """As a library's threads do that look out for more work after a call."""
+    ends, starts = [], []
+
+    def leaves_a_thread():
+        until = time.perf_counter() + 0.1
+        ends.append(until)
+        threading.Thread(target=spin, args=[until]).start()
+
+    def spin(until):
+        while time.perf_counter() < until:
+            np.dot(ONES, ONES)
+
+    cases = {"a": leaves_a_thread, "b": lambda: starts.append(time.perf_counter())}
+    bench.interleaved(cases, repeats=3, least=0, wait=True)
+    assert len(starts) == 1 + 3 * 2  # one to warm up, one that is not timed each
+    for start in starts[1:]:
+        assert all(end < start for end in ends if end - 0.1 < start)
+
+
+def test_the_order_of_cases_differs_from_call_to_call():
+    def order():
+        called = []
+        cases = {name: partial(called.append, name) for name in "abcdefgh"}
+        bench.interleaved(cases, repeats=3, least=0)
+        return tuple(called)
+
+    assert len({order() for _ in range(4)}) > 1
 
 
 def test_a_summary_has_the_median_the_quartiles_and_the_ratio_round_by_round():
@@ -97,6 +121,7 @@ def uneven(*apart, by):
     return timing.together(parts)
 
 
+ONES = np.ones((64, 64), np.float32)
 ONE = planted(0.5).assign(seconds=lambda t: t["seconds"].where(t["case"] == "a", 1.0))
 SPREAD = "quartiles 50 % apart"
 

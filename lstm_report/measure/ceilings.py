@@ -7,7 +7,6 @@ import pandas as pd
 
 from .comparer import compare
 from .runner import timed
-from .timing import REST
 
 SIZE = 4096  # rows of the SGEMM's matrices
 COUNT = 2**26  # float32 numbers of the copy
@@ -37,5 +36,5 @@ def ceilings(
             "copy": compare({"copy": copy}, {"copy": source}, 0.0),
         }
 
-    times = timed({"ceiling": cases}, check, rest=REST, **options)
+    times = timed({"ceiling": cases}, check, wait=True, **options)
     return times.rename(columns={"case": "version"}).assign(threads=threads)

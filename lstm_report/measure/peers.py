@@ -28,7 +28,7 @@ from . import results
 from .ceilings import ceilings
 from .comparer import MismatchError, compare
 from .runner import each, networks, rounds, rows_of, timed, verify
-from .timing import REST, together
+from .timing import together
 from .workloads import AIRLINE, GRID, Workload, airline_dataset
 
 
@@ -223,7 +223,7 @@ def side_by_side(
     forward |= each(nets, lambda net: net.forward(x))
     step = each({**trained, **nets}, lambda either: either.step(x, target, 1e-4))
     cases = {"forward": forward, "step": step}
-    times = timed(cases, lambda: errors | verify(nets, work), rest=REST, **options)
+    times = timed(cases, lambda: errors | verify(nets, work), wait=True, **options)
     return with_releases(rows_of(times, work).assign(threads=threads))
 
 
@@ -274,7 +274,7 @@ def small_calls(threads: int, **options: Any) -> pd.DataFrame:
         "numba-fused/kernel": net.bare_forward(x),
     }
     cases = {"epoch": epochs, "forward": calls}
-    times = timed(cases, partial(verify, nets, AIRLINE), rest=REST, **options)
+    times = timed(cases, partial(verify, nets, AIRLINE), wait=True, **options)
     return rows_of(times, AIRLINE).assign(threads=threads)
 
 

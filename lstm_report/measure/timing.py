@@ -23,9 +23,10 @@ SIGNS = {
     "others": (0.05, "{:.0f} % of the CPU time taken by other processes"),
     "slower": (0.10, "the clock {:.0f} % slower at the end"),
 }
-# Seconds of sleep before each case where packages with threads of their own are timed
-# side by side.
-REST = 0.03
+# Seconds between two looks at the CPU time of a process: what another core runs is
+# counted at the ticks of its clock, every 4 ms or 10.
+LOOK = 0.02
+LONGEST_WAIT = 1.0  # seconds for a process to fall idle
 MOST_TRYING = 20  # seconds before a case is timed
 LEAST_SECONDS = 0.5  # the system counts CPU time in hundredths of a second
 
@@ -82,10 +83,10 @@ def interleaved(
     *,
     repeats: int = 20,
     least: float = 2e-3,
-    rest: float = 0.0,
+    wait: bool = False,
     self_timed: bool = False,
     blocks: Sequence[Sequence[Any]] = (),
-    seed: int = 0,
+    seed: int | None = None,
     again: bool = False,
     system: Callable[[], System] = system,
 ) -> pd.DataFrame:
@@ -93,15 +94,15 @@ def interleaved(
 
     cases: name -> function without arguments. Each runs to warm up (compile time is not
     in these rows), until it tries no division of its work any more; then all run in
-    turn, in a new seeded order each round, so that drift meets every case alike. A case
-    shorter than `least` seconds is called several times in a row and its mean taken.
-    rest: seconds of sleep before each case, then a few calls that are not timed: thread
-    pools of the last case, which still wait on the cores for more work, would slow the
-    next. self_timed: cases return the seconds they took. blocks: names of cases that
-    run one after the other in each round, every case in one block; by default each is
-    a block of its own. again: measure a disturbed run once more, and keep the quieter
-    one; `disturbance` says of the rows what it was. system: what tells the CPU time and
-    the clock.
+    turn, in a new random order each round, so that drift meets every case alike, and no
+    case always follows the same one. A case shorter than `least` seconds is called
+    several times in a row and its mean taken. wait: before each case until this process
+    is idle, see `wait_until_idle`; then a few calls are not timed. self_timed: cases
+    return the seconds they took. blocks: names of cases that run one after the other in
+    each round, every case in one block; by default each is a block of its own. seed: of
+    the orders; None draws one. again: measure a disturbed run once more, and keep the
+    quieter one; `disturbance` says of the rows what it was. system: what tells the CPU
+    time and the clock.
 
     Raises ValueError where `blocks` does not name each case once.
     """
@@ -113,8 +114,8 @@ def interleaved(
     for repeat in range(repeats):
         for name in _turns(blocks, rng):
             case, count = cases[name], calls[name]
-            if rest:
-                time.sleep(rest)
+            if wait:
+                wait_until_idle()
                 for _ in range(math.ceil(count / 4)):
                     case()
             start, told = time.perf_counter(), 0.0
@@ -126,11 +127,24 @@ def interleaved(
     times = pd.DataFrame(rows, columns=["case", "repeat", "seconds"])
     times.attrs["conditions"] = conditions(before, system())
     if again and disturbance(times):
-        how: dict[str, Any] = {"repeats": repeats, "least": least, "rest": rest}
+        how: dict[str, Any] = {"repeats": repeats, "least": least, "wait": wait}
         how |= {"self_timed": self_timed, "blocks": blocks, "system": system}
-        other = interleaved(cases, seed=seed + 1, **how)
+        other = interleaved(cases, **how)
         times = min(times, other, key=unrest)
     return times
+
+
+def wait_until_idle(limit: float = LONGEST_WAIT) -> None:
+    """Sleep until no thread of this process runs, at most `limit` seconds. A thread of
+    OpenBLAS looks out for work for 0.1 s after its last product and keeps a core busy;
+    what is timed meanwhile has that core not to itself.
+    """
+    until = time.perf_counter() + limit
+    while time.perf_counter() < until:
+        before = time.process_time()
+        time.sleep(LOOK)
+        if time.process_time() - before < LOOK / 4:
+            return
 
 
 def _turns(blocks, rng):

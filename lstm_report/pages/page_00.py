@@ -14,7 +14,7 @@ import lstm_kernels as lk
 from .. import plots
 from ..measure.comparer import compare_to_reference
 from ..measure.evidence import Interval, at_least, digits, intervals, ratios, speed
-from ..measure.timing import REST, interleaved, together
+from ..measure.timing import interleaved, together
 from ..measure.workloads import Workload
 from . import page_03, page_05, page_06
 
@@ -80,7 +80,7 @@ def measure_forms(
         for net in nets.values():
             compare_to_reference(net, params, np.ascontiguousarray(x[:5, :2]))
         passes = {case: partial(net.forward, x) for case, net in nets.items()}
-        times = interleaved(passes, repeats=repeats, rest=REST)
+        times = interleaved(passes, repeats=repeats, wait=True)
         fastest = nets["2"].partition(T, B, "forward").fastest or "one thread"
         name = RNN if rnn == H else name
         parts.append(times.assign(network=name, found=fastest.partition(",")[0]))

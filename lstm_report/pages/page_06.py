@@ -16,7 +16,7 @@ from ..experiments.switches import BASELINE, COMBINATIONS, EVERY, Variant
 from ..measure import evidence, results
 from ..measure.comparer import compare_outputs
 from ..measure.evidence import Interval, digits, ms, percent, speed
-from ..measure.timing import interleaved, settle, together
+from ..measure.timing import interleaved, settle, together, wait_until_idle
 from ..measure.workloads import REFERENCE, SMALL_REFERENCE
 from ..notebook import Shared
 
@@ -59,13 +59,8 @@ def name(on):
 
 
 def cases():
-    """The combinations that are timed, by name."""
-    alone = [(switch,) for switch in PUBLISHED]
-    in_order = [tuple(PUBLISHED)[:count] for count in (2, 3, 4)]
-    kernel = [("layout", "wavefront"), ("layout", "kernel")]
-    kernel.append(("layout", "wavefront", "kernel"))
-    every = [BASELINE, *alone, *in_order, *kernel, EVERY, *WITHOUT.values()]
-    return {name(on): on for on in every}
+    """All combinations, by name."""
+    return {name(on): on for on in COMBINATIONS}
 
 
 def differ(work):
@@ -100,7 +95,7 @@ def measure_passes(work, batches, rounds):
             settle(lambda: program(x))
 
         def seconds():
-            time.sleep(0.03)  # threads of the last case may still look out for work
+            wait_until_idle()
             start = time.perf_counter()
             program(x, **options)
             return time.perf_counter() - start
@@ -140,7 +135,7 @@ WORK = replace(REFERENCE, T=16)
 PASSES = Shared(
     measure_passes,
     smoke={"work": SMALL_REFERENCE, "batches": (1, 4), "rounds": 2},
-    paper={"work": WORK, "batches": (1, 224), "rounds": 2},
+    paper={"work": WORK, "batches": (1, 224), "rounds": 5},
 )
 
 

@@ -14,7 +14,7 @@ from lstm_kernels.training import train
 from .. import plots
 from ..measure import comparer, evidence, runner
 from ..measure.evidence import Interval, digits, percent, speed
-from ..measure.timing import REST, together
+from ..measure.timing import together
 from ..measure.workloads import Workload
 from ..studies import low_rank
 from ..studies.low_rank import LowRank, factor, without_products
@@ -54,7 +54,7 @@ def measure_speed(H, T, batches, repeats):
             return {case: error(net, few) for case, net in nets.items()}
 
         cases = runner.each(nets, lambda net, x=x: net.forward(x))
-        rows = runner.timed({name: cases}, check, repeats=repeats, rest=REST)
+        rows = runner.timed({name: cases}, check, repeats=repeats, wait=True)
         parts.append(rows.rename(columns={"stage": "work"}))
     return together(parts)
 

@@ -1,9 +1,13 @@
-"""What the pages say, on made rows: the cells of a page that depend on measurements are
-run as they stand, with rows that a test made in the place of measured ones.
+"""What the pages say, on synthetic rows: the cells of a page that depend on
+measurements are run as they stand, with rows that a test made in the place of measured
+ones. The whole text, the page's own and what its cells show, is held to
+approved/<page>.md; `make approve` writes it anew, to be read as a diff.
 """
 
 import ast
+import difflib
 import importlib
+import os
 from functools import partial
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -21,6 +25,8 @@ from lstm_report.measure import results
 from lstm_report.notebook import Notebook
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+APPROVED = Path(__file__).parent / "approved"
+APPROVE = "LSTM_KERNELS_APPROVE"  # set: the texts are written instead of compared
 # Of a process, and of a round: what all its cases take longer. Their medians are 1, and
 # ratios within a round do not see them; powers of two round nothing.
 OF_PROCESS, OF_ROUND = (1.0, 2.0, 0.5), (1.0, 4.0, 0.5)
@@ -62,13 +68,46 @@ def of_card(variant, stage, times, **sizes):
     return rows(times, by="version", **columns)
 
 
+def uneven(rows):
+    """The same rows, each case of each process up to 3 % slower, all differently."""
+    if isinstance(rows, list):
+        return [uneven(one) for one in rows]
+    if not isinstance(rows, pd.DataFrame) or "seconds" not in rows or rows.empty:
+        return rows
+    shared = {"seconds", "repeat"}
+    by = [name for name in rows if name not in shared and rows[name].nunique() > 1]
+    number = rows.groupby(by, sort=False, dropna=False).ngroup() if by else 0
+    return rows.assign(seconds=rows["seconds"] * (1.015 + 0.015 * np.sin(7 * number)))
+
+
+MACHINE = {
+    "name": "synthetic",
+    "cpu": "Synthetic CPU",
+    "cores": 2,
+    "vectors": "avx512f",
+    "bfloat16": True,
+    "caches": {"L1d": "32K", "L2": "1024K"},
+    "gpu": None,
+    "blas": [],
+    "packages": {"numba": "0"},
+    "memory_gib": 8,
+    "system": "Linux",
+    "python": "Python",
+    "preset": "smoke",
+    "date": "2026-01-02",
+    "distorting_variables": [],
+    "measured_ghz": 3.0,
+}
+
+
 class Told(Notebook):
     """A Notebook that is told its rows, by the name of the function that would measure
     them or of the records; it keeps what is shown.
     """
 
-    def __init__(self, made):
-        super().__init__("smoke", display=self._take, root=None)
+    def __init__(self, made, page=None):
+        machine = {"machine": lambda *_: MACHINE}
+        super().__init__("smoke", page, display=self._take, root=None, **machine)
         self.made = {"gpu": pd.DataFrame(columns=results.COLUMNS)} | made
         self.said, self.claims = [], ""
 
@@ -100,8 +139,9 @@ class Told(Notebook):
         self.claims += {True: "T", False: "F", None: "-"}[held]
 
     def show(self, figure, name, caption="", *_, **__):
-        self.said.append(text_of(figure) + " " + caption)
         assert not cut_off(figure)
+        drawn = "\n".join(["", *drawings(figure)])
+        self.said.append(f"[Figure {name}: {text_of(figure)}] {caption}{drawn}")
         plots.plt.close(figure)
 
     @property
@@ -151,9 +191,9 @@ class Page:
         (self.path,) = NOTEBOOKS.glob(f"{start}*.ipynb")
         number = self.path.stem.partition("_")[0]
         self.module = importlib.import_module(f"lstm_report.pages.page_{number}")
-        cells = nbformat.read(self.path, 4).cells
-        self.code = [cell.source for cell in cells if cell.cell_type == "code"]
-        nodes = [node for source in self.code for node in ast.parse(source).body]
+        self.cells = nbformat.read(self.path, 4).cells
+        code = [cell.source for cell in self.cells if cell.cell_type == "code"]
+        nodes = [node for source in code for node in ast.parse(source).body]
         self.statements = [n for n in nodes if not {"nb", "PRESET"} & bound(n)]
         self.chosen = self._chosen()
 
@@ -178,12 +218,34 @@ class Page:
         nb = Told(made)
         space = {"__name__": "page", "nb": nb, "PRESET": "smoke"}
         for node in self.chosen if statements is None else statements:
-            code = compile(ast.Module([node], []), f"<{self.path.stem}>", "exec")
-            exec(code, space)
-            for name, module in space.items():
-                if getattr(module, "__name__", "").startswith("lstm_report.pages."):
-                    space[name] = nb.in_place_of(module)
+            self._run(node, space)
         return nb
+
+    def _run(self, node, space):
+        code = compile(ast.Module([node], []), f"<{self.path.stem}>", "exec")
+        exec(code, space)
+        for name, module in space.items():
+            if getattr(module, "__name__", "").startswith("lstm_report.pages."):
+                space[name] = space["nb"].in_place_of(module)
+
+    def text(self, **made):
+        """The whole page: its Markdown, and what its cells show of such rows."""
+        nb = Told(made, self.path.stem.partition("_")[0])
+        space = {"__name__": "page", "nb": nb, "PRESET": "smoke"}
+        chosen = iter([*self.chosen, None])
+        node, parts = next(chosen), []
+        for cell in self.cells:
+            if cell.cell_type == "markdown":
+                parts.append(cell.source)
+                continue
+            shown = len(nb.said)
+            own = {ast.dump(one) for one in ast.parse(cell.source).body}
+            while node is not None and ast.dump(node) in own:
+                self._run(node, space)
+                node = next(chosen)
+            parts += [f"> {one}".replace("\n", "\n> ") for one in nb.said[shown:]]
+        assert node is None, "a statement ran in no cell"
+        return "\n\n".join(parts) + "\n"
 
     def unreached(self, file):
         """The functions of its module that no cell and no measurement of smoke reaches,
@@ -192,13 +254,55 @@ class Page:
         tree = ast.parse(Path(self.module.__file__).read_text("utf-8"))
         kinds = ast.FunctionDef, ast.ClassDef
         defined = {n.name: loaded(n) for n in tree.body if isinstance(n, kinds)}
-        nodes = [*self.statements, ast.parse(Path(file).read_text("utf-8"))]
+        nodes = [*self.statements]
+        nodes += [ast.parse(Path(file).read_text("utf-8"))] if file else []
         reached = set().union(*map(attributes, nodes))
         reached |= {name for name in defined if name.startswith("measure_")}
         reached &= set(defined)
         while more := {n for f in reached for n in defined[f]} & set(defined) - reached:
             reached |= more
         return set(defined) - reached
+
+    def approved(self, made, edges=()):
+        """Three tests of a page: that its text on synthetic rows is the approved one;
+        that what has a limit changes there; that every claim has a limit among them and
+        every function is reached. Assign them to names that begin with `test_`.
+
+        made: rows by the name of what measures them. edges: as of `tests`.
+        """
+        path = APPROVED / f"{self.path.stem}.md"
+
+        def test_text():
+            made_uneven = {name: uneven(rows) for name, rows in made.items()}
+            text = self.text(**made_uneven)
+            if APPROVE in os.environ:
+                path.write_text(text)
+            assert not different(path.read_text(), text), (
+                "`make approve`, then git diff"
+            )
+
+        def test_all():
+            claims = {claim for claim, *_ in edges if claim is not None}
+            assert claims == {*range(len(self.told(**made).claims))}
+            assert not self.unreached(None)
+
+        return test_text, self.test_edges(edges), test_all
+
+    def test_edges(self, edges):
+        """A test of each (claim, limit, function): see `tests`."""
+
+        @pytest.mark.parametrize("number", range(len(edges)))
+        def test_edge(number):
+            claim, limit, function = edges[number]
+            way, limit = limit if isinstance(limit, tuple) else ("least", limit)
+            just = JUST if way == "least" else 1 / JUST
+            for near in (limit * just, limit / just):
+                result = function((limit * just**40, near, limit * just**80))
+                if claim is not None:
+                    result = self.told(**result).claims[claim] == "T"
+                assert result == (near == limit * just), f"near {limit}: {near}"
+
+        return test_edge
 
     def tests(self, file, cases, edges=()):
         """Three tests of a page: that its claims have these verdicts and its tables and
@@ -220,17 +324,6 @@ class Page:
             assert nb.claims == verdicts, nb.text
             has(words, nb.text)
 
-        @pytest.mark.parametrize("number", range(len(edges)))
-        def test_edge(number):
-            claim, limit, function = edges[number]
-            way, limit = limit if isinstance(limit, tuple) else ("least", limit)
-            just = JUST if way == "least" else 1 / JUST
-            for near in (limit * just, limit / just):
-                result = function((limit * just**40, near, limit * just**80))
-                if claim is not None:
-                    result = self.told(**result).claims[claim] == "T"
-                assert result == (near == limit * just), f"near {limit}: {near}"
-
         def test_all():
             every = zip(*(verdicts for _, verdicts, *_ in cases.values()), strict=True)
             sides = {claim for claim, *_ in edges}
@@ -238,7 +331,26 @@ class Page:
                 assert claim in sides or {"T", "F"} <= {*verdicts}, claim
             assert not self.unreached(file)
 
-        return test_page, test_edge, test_all
+        return test_page, self.test_edges(edges), test_all
+
+
+def different(before, after):
+    """Two texts as a diff; "" where they are the same."""
+    lines = before.splitlines(), after.splitlines()
+    return "\n".join(difflib.unified_diff(*lines, "approved", "now", lineterm=""))
+
+
+def drawings(figure):
+    """A line for each thing drawn with numbers: its places, three digits each."""
+    found = []
+    for ax in figure.axes:
+        boxes = [patch for patch in ax.patches if hasattr(patch, "get_width")]
+        found += [line.get_xydata() for line in ax.lines]
+        found += [points.get_offsets() for points in ax.collections]
+        found += [(*box.get_xy(), box.get_width(), box.get_height()) for box in boxes]
+    numbers = (np.ma.filled(np.ma.asarray(one, float), np.nan).ravel() for one in found)
+    told = (" ".join(f"{n:.3g}" for n in each) for each in numbers if each.any())
+    return [*dict.fromkeys(told)]
 
 
 def has(words, text):

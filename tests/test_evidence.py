@@ -59,7 +59,7 @@ WORDS = {
     Interval(1.001, 1.05, 1.1): "1.05x (1x to 1.1x)",
     Interval(0.5, 0.8, 0.9): "20 % slower (0.5x to 0.9x)",
     # Level is where 1 lies in the range, its ends too.
-    Interval(1.0, 1.01, 1.02): "level (1x to 1.02x)",
+    Interval(1.0, 1.01, 1.02): "no difference (1x to 1.02x)",
 }
 
 

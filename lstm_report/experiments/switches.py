@@ -115,10 +115,9 @@ class Variant:
         panels[...] = matrix.reshape(len(matrix), -1, wide).swapaxes(0, 1)
         return panels
 
-    def forward(self, x, *, products=True):
+    def forward(self, x):
         """Outputs from a zero state: x (T, B, D) to y (T, B, H), a view of memory that
-        the next call writes over. products: False leaves them out, to time the rest.
-        Raises TypeError or ValueError for bad x.
+        the next call writes over. Raises TypeError or ValueError for bad x.
         """
         L, D, H = self._sizes
         x = check_array("x", x, ("T", "B", D), dtype=self._layout.dtype)
@@ -132,9 +131,8 @@ class Variant:
             for t in range(task.start, task.stop):
                 operands = h[l - 1, t + 1, :, :H] if l else x[t], h[l, t, :, :H]
                 matrices, b = self._layers[l]
-                if products:
-                    for jobs in self._jobs(operands, matrices, sums, threads):
-                        at_once(jobs, threads)
+                for jobs in self._jobs(operands, matrices, sums, threads):
+                    at_once(jobs, threads)
                 cell = self._in_one_pass if self.pointwise else self._pass_by_pass
                 cell(sums, b, c[l], h[l, t + 1])
             free.append(sums)
@@ -368,18 +366,3 @@ def waking(threads, rounds=100):
     jobs, _ = busy(threads, 1500)
     alone = median_seconds(jobs[0], rounds)
     return median_seconds(lambda: at_once(jobs, threads), rounds) - alone
-
-
-def reading(count, threads, times=16, rounds=5):
-    """Seconds in which so many threads together read `count` numbers of float32 once,
-    of several times in a row: each the dot product of its share with itself.
-    """
-
-    def job(share):
-        for _ in range(times):
-            np.dot(share, share)
-
-    shares = np.array_split(np.ones(count, np.float32), threads)
-    calls = [partial(job, share) for share in shares]
-    with single_threaded():
-        return median_seconds(lambda: at_once(calls, threads), rounds) / times

@@ -199,12 +199,12 @@ def speed(ratio: float | Interval) -> str:
     """How many times as fast, as text: of a number, or of an Interval of ratios.
 
     "2.1x", "3 % slower", "0.07x", which is less than half the speed;
-    "1.9x (1.87x to 1.93x)", "level (0.98x to 1.02x)".
+    "1.9x (1.87x to 1.93x)", "no difference (0.98x to 1.02x)".
     """
     if not isinstance(ratio, Interval):
         if pd.isna(ratio):
             return "not measured"
         below = f"{digits(100 * (1 - ratio))} % slower"
         return below if 0.5 <= ratio < 1 else f"{digits(ratio)}x"
-    middle = "level" if ratio.level else speed(ratio.middle)
+    middle = "no difference" if ratio.level else speed(ratio.middle)
     return f"{middle} ({digits(ratio.low)}x to {digits(ratio.high)}x)"

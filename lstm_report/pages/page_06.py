@@ -1,5 +1,5 @@
-"""Page 06: the switches of Optim-LSTM alone, together and in its order; shares of the
-peak; the rate over the batch size.
+"""Page 06: every combination of Optim-LSTM's switches, shares of the peak, and the rate
+over the batch size.
 """
 
 import time
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from lstm_kernels import cores, network
 
@@ -15,9 +16,9 @@ from ..experiments import switches
 from ..experiments.switches import BASELINE, COMBINATIONS, EVERY, Variant
 from ..measure import evidence, results
 from ..measure.comparer import compare_outputs
-from ..measure.evidence import Interval, digits, ms, percent, speed
+from ..measure.evidence import Interval, digits, speed
 from ..measure.timing import interleaved, settle, together, wait_until_idle
-from ..measure.workloads import REFERENCE, SMALL_REFERENCE
+from ..measure.workloads import REFERENCE, SMALL_REFERENCE, Workload
 from ..notebook import Shared
 
 # Optim-LSTM, published: the gain of each switch alone, milliseconds of its baseline,
@@ -31,36 +32,30 @@ PUBLISHED = {
 }
 OPTIM_MS, OPTIM_GAIN, OPTIM_PEAK, OPTIM_PLATEAU = 182.5, 7.98, 8190.0, 6350.0
 OPTIM_RATES = {"baseline": {224: 2160.0}, "all": {32: 2440.0}}
-OPTIM_START = REFERENCE.gflop / (OPTIM_MS / 1e3) / OPTIM_PEAK  # shares of its peak
-OPTIM_END = OPTIM_GAIN * OPTIM_START
+# GFLOP/s of an H100 in float32, nominal, and the masks of NVIDIA's code.
+H100_PEAK, NONE, MASKS = 66_900.0, 0, (0, 1, 3, 7, 15, 31)
 TIMED_BATCHES = "baseline", "all", "numba-fused"
 COLOURS = {"baseline": plots.PURPLE, "all": plots.BLUE, "numba-fused": plots.BLACK}
-WITHOUT = {
-    "combine": ("pointwise", "layout", "wavefront", "kernel"),
-    "pointwise": ("combine", "layout", "wavefront", "kernel"),
-    "wavefront": ("combine", "pointwise", "layout", "kernel"),
-    "kernel": ("combine", "pointwise", "layout", "wavefront"),
-}
+# Label: Optim-LSTM's gain so far, the combination here, the mask of NVIDIA's code.
 STEPS = {
-    "baseline": (1.0, "baseline"),
-    "combine": (2.0, "combine"),
-    "+ concurrent": (3.74, "combine + concurrent"),
-    "+ pointwise": (6.21, "combine + concurrent + pointwise"),
-    "+ layout": (6.55, "combine + concurrent + pointwise + layout"),
-    "+ wavefront, for concurrent": (7.98, "combine + pointwise + layout + wavefront"),
-    "+ kernel: all": (None, "all"),
-    "numba-fused": (None, "numba-fused"),
+    "baseline": (1.0, "baseline", 0),
+    "combine": (2.0, "combine", 1),
+    "+ concurrent": (3.74, "combine + concurrent", 3),
+    "+ pointwise": (6.21, "combine + concurrent + pointwise", 7),
+    "+ layout": (6.55, "combine + concurrent + pointwise + layout", 15),
+    "+ wavefront, for concurrent": (
+        7.98,
+        "combine + pointwise + layout + wavefront",
+        None,
+    ),
+    "+ two steps' inputs at once": (None, None, 31),
+    "+ kernel: all": (None, "all", None),
 }
 
 
-def name(on):
+def name(on: tuple[str, ...]) -> str:
     """A combination in words; all switches that go together are "all"."""
     return {BASELINE: "baseline", EVERY: "all"}.get(on) or " + ".join(on)
-
-
-def cases():
-    """All combinations, by name."""
-    return {name(on): on for on in COMBINATIONS}
 
 
 def differ(work):
@@ -76,42 +71,40 @@ def differ(work):
 
 
 def measure_passes(work, batches, rounds):
-    """Rows by `part`: "pass", of all cases at the batch of `work` and of TIMED_BATCHES
-    at others; "rest", a pass without products; "peak", of 1e9 operations; "read", the
-    weights of a step, each layer's again and again; "wake", a job given to every core.
+    """Rows by `part`: "pass", of all combinations at the batch of `work` and of
+    TIMED_BATCHES at others; "peak", of 1e9 operations; "wake", a job given to every
+    core.
     """
     params, count = work.params(), cores.cores()
-    programs = {case: Variant(params, on).forward for case, on in cases().items()}
+    programs = {name(on): Variant(params, on).forward for on in COMBINATIONS}
     net = network("numba-fused", params)
     programs["numba-fused"] = fused = lambda x: net.forward(x)[0]
-    weights = params.layers[-1].U.size + params.layers[-1].W.size
 
     def check():
         x, _ = replace(work, T=4, B=min(16, work.B)).example(seed=1)
         compare_outputs({n: lambda p=p: p(x) for n, p in programs.items()}, params, x)
 
-    def rested(program, x, **options):
+    def rested(program, x):
         if program is fused:  # it tries how to divide its work
             settle(lambda: program(x))
 
         def seconds():
             wait_until_idle()
             start = time.perf_counter()
-            program(x, **options)
+            program(x)
             return time.perf_counter() - start
 
         return seconds
 
-    def timed(part, names, B, **options):
+    def timed(names, B):
         x, _ = replace(work, B=B).example()
-        group = {n: rested(programs[n], x, **options) for n in names}
+        group = {n: rested(programs[n], x) for n in names}
         times = interleaved(group, repeats=rounds, least=0, self_timed=True)
-        parts.append(times.assign(part=part, B=B))
+        parts.append(times.assign(part="pass", B=B))
 
     def machine():
         of_machine = {
             "peak": lambda: 1 / switches.peak(count),
-            "read": lambda: work.L * switches.reading(weights, count),
             "wake": lambda: switches.waking(count),
         }
         for part, measured in of_machine.items():
@@ -122,10 +115,9 @@ def measure_passes(work, batches, rounds):
     parts = []
     check()
     machine()
-    timed("pass", programs, work.B)
-    timed("rest", ["baseline", "all"], work.B, products=False)
+    timed(programs, work.B)
     for B in batches:  # of a large one `numba-fused` would try divisions for seconds
-        timed("pass", TIMED_BATCHES if B <= work.B else TIMED_BATCHES[:2], B)
+        timed(TIMED_BATCHES if B <= work.B else TIMED_BATCHES[:2], B)
     machine()
     check()
     return together(parts)
@@ -145,187 +137,119 @@ def passes(rows):
     return timed[timed["B"] == timed.loc[timed["case"] == "combine", "B"].iloc[0]]
 
 
-def gain(rows, case, over="baseline"):
-    """How many times as fast a case is."""
-    return Interval.of(evidence.ratios(passes(rows), over)[case])
-
-
-def gain_of_all(rows):
-    """How many times as fast as the baseline all switches together are."""
-    return gain(rows, "all")
-
-
-def effects(rows):
-    """A table of Intervals each: "alone", over the baseline, for the kernel over what
-    it stands on; "taken away", of all over all without it.
-    """
-    alone = {switch: gain(rows, switch) for switch in PUBLISHED}
-    alone["kernel, on layout"] = kernel_divided(rows)
-    alone["kernel, on layout\nand wavefront"] = kernel_undivided(rows)
-    missed = {n: gain(rows, "all", over=name(on)) for n, on in WITHOUT.items()}
-    tables = {"alone": alone, "taken away": missed}
-    return {
-        which: pd.DataFrame.from_dict(found, "index", columns=Interval._fields)
-        for which, found in tables.items()
-    }
-
-
-def kernel_divided(rows):
-    """The kernel's gain where each of its products is divided among the cores."""
-    return gain(rows, "layout + kernel", over="layout")
-
-
-def kernel_undivided(rows):
-    """The kernel's gain where each core has a cell of its own."""
-    return gain(rows, "layout + wavefront + kernel", over="layout + wavefront")
-
-
-def machine(rows, part):
-    """Seconds of "peak", "read" or "wake", the best that each process saw."""
+def machine(rows: pd.DataFrame, part: str) -> pd.Series:
+    """Seconds of "peak" or "wake", the best that each process saw."""
     return rows[rows["part"] == part].groupby("process")["seconds"].min()
 
 
-def wake(rows):
-    """Seconds in which a job is given to another core and waited for."""
-    return Interval.of(machine(rows, "wake"))
+def share(rows: pd.DataFrame, work: Workload, case: str) -> Interval:
+    """Of the peak of this machine, that a case reaches in a pass."""
+    at_peak = work.gflop * machine(rows, "peak")  # seconds
+    return Interval.of(at_peak / evidence.seconds(passes(rows))[case])
 
 
-def share_of_waking(rows, work):
-    """Of a pass of layout + kernel: eight times a cell, that every core is given its
-    part.
+def shares(
+    rows: pd.DataFrame, work: Workload, card: pd.Series, case: str
+) -> pd.DataFrame:
+    """Of the peak, at the start and at the end, and the gain, by machine: Intervals
+    here, with the baseline and `case`, and numbers of two cards.
+
+    card: seconds of NVIDIA's code by mask, as `nvidia` gives them.
     """
-    whole = evidence.seconds(passes(rows))["layout + kernel"]
-    return Interval.of(8 * work.L * work.T * machine(rows, "wake") / whole)
-
-
-def peak(rows):
-    """GFLOP/s of all cores in the multiply loop of the tile."""
-    return Interval.of(1 / machine(rows, "peak"))
-
-
-def sentence_effects(found):
-    """Which switches gain, are level or lose, with their intervals."""
-    said = []
-    for which, table in found.items():
-        each = [(n.replace("\n", " "), Interval(*table.loc[n])) for n in table.index]
-        gains = ", ".join(f"*{n}* {speed(i)}" for n, i in each if i.low > 1)
-        levels = ", ".join(f"*{n}*" for n, i in each if i.level)
-        losses = ", ".join(f"*{n}* {speed(i)}" for n, i in each if i.high < 1)
-        words = {"alone": "Alone", "taken away": "In all, with over without"}[which]
-        parts = {"gain": gains or "none", "level": levels, "slower": losses}
-        told = "; ".join(f"{kind}: {names}" for kind, names in parts.items() if names)
-        said.append(f"{words}, {told}.")
-    return " ".join(said)
-
-
-def figure_effects(found):
-    figure, axes = plots.panels(2, 5.6, sharex=True, height_ratios=(7, 4))
-    titles = {
-        "alone": "Alone over the baseline, {} of {} gain",
-        "taken away": "Taken from all: {} of {} lose speed",
+    gain = Interval.of(evidence.ratios(passes(rows), "baseline")[case])
+    optim = REFERENCE.gflop / (OPTIM_MS / 1e3) / OPTIM_PEAK
+    h100 = REFERENCE.gflop / card.reindex(MASKS) / H100_PEAK
+    lines = {
+        "this CPU": (share(rows, work, "baseline"), share(rows, work, case), gain),
+        "GTX 1080, Optim-LSTM": (optim, OPTIM_GAIN * optim, OPTIM_GAIN),
+        "H100, NVIDIA's code": (h100[NONE], h100.max(), h100.max() / h100[NONE]),
     }
-    for ax, (which, title) in zip(axes, titles.items(), strict=True):
-        table = found[which]
-        ax.set_xscale("log")
-        plots.dots(ax, table, text=[""] * len(table))
-        for row, line in enumerate(table.itertuples(index=False)):
-            text = "level" if Interval(*line).level else speed(line.middle)
-            across = {"xycoords": ax.get_yaxis_transform(), "ha": "right"}
-            style = across | {"va": "center", "color": plots.BLUE}
-            plots.note(ax, text, (1, row), (0, 0), **style)
-        ax.set_title(title.format(int((table["low"] > 1).sum()), len(table)))
-    highest = max(*PUBLISHED.values(), *(t["high"].max() for t in found.values()))
-    lowest = min(0.9, *(t["low"].min() for t in found.values()))
-    shown = [v for v in (0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8) if lowest <= v <= highest]
-    plots.ticks(axes[1], "x", shown)
-    axes[1].set_xlim(lowest / 1.05, highest * 1.9)
-    style = {"marker": "D", "facecolors": "none", "edgecolors": plots.RED, "zorder": 3}
-    axes[0].scatter([*PUBLISHED.values()], range(len(PUBLISHED)), s=40, **style)
-    first = PUBLISHED["combine"], 0
-    plots.note(axes[0], "GPU", first, (9, 0), color=plots.RED, va="center")
-    axes[1].set_xlabel("times as fast with it as without it (log)")
-    figure.alt = f"Times as fast with a switch as without. {sentence_effects(found)}"
+    columns = ["start", "end", "gain"]
+    table = pd.DataFrame.from_dict(lines, orient="index", columns=columns)
+    return table.rename_axis("share of the peak")
+
+
+def effects(gains: pd.DataFrame) -> pd.DataFrame:
+    """What each switch gains with each combination of the others: switch, with (those
+    others), low, middle, high.
+
+    gains: how many times as fast as the baseline, a row a process.
+    """
+    found = []
+    for on in COMBINATIONS:
+        for switch in on:
+            off = tuple(other for other in on if other != switch)
+            if off in COMBINATIONS:
+                both = Interval.of(gains[name(on)] / gains[name(off)])
+                found.append((switch, off, *both))
+    return pd.DataFrame(found, columns=["switch", "with", *Interval._fields])
+
+
+def figure_effects(found: pd.DataFrame) -> Figure:
+    """A dot for each combination of the others, in the row of its switch."""
+    figure, ax = plots.panels(1, 4.2)
+    ax.axvline(1, color=plots.GREY, linewidth=1)
+    for row, switch in enumerate(switches.SWITCHES):
+        part = found[found["switch"] == switch].sort_values("middle")
+        kernel = ["kernel" in {switch, *on} for on in part["with"]]
+        for is_on, colour, lift in (
+            (False, plots.BLUE, 0.13),
+            (True, plots.RED, -0.13),
+        ):
+            values = part["middle"][[one == is_on for one in kernel]]
+            ax.plot(values, [row + lift] * len(values), "o", color=colour, alpha=0.7)
+        if switch in PUBLISHED:
+            at = PUBLISHED[switch], row
+            style = {"facecolors": "none", "edgecolors": "black", "zorder": 3}
+            ax.scatter(*at, s=45, marker="D", **style)
+    plots.named_rows(ax, switches.SWITCHES)
+    plots.ticks(ax, "x", [0.7, 0.8, 0.9, 1, 1.2, 1.5, 2])
+    ax.set_xlim(0.68, 2.15)
+    ax.set_xlabel("times as fast with the switch as without it (log axis)")
+    ax.set_title("Three switches spare the kernel its wake-ups")
+    at_left = {"ha": "left", "va": "center"}
+    plots.note(
+        ax, "library's product", (0.69, 1.13), (0, 0), color=plots.BLUE, **at_left
+    )
+    plots.note(ax, "kernel", (0.69, 0.87), (0, 0), color=plots.RED, **at_left)
+    plots.note(
+        ax, "alone, on a GTX 1080", (2.0, 0.5), (6, 0), ha="right", color="black"
+    )
     return figure
 
 
-def table_order(rows, work):
-    """Optim-LSTM's gains and milliseconds a step in its order, and ours."""
-    ms = 1e3 / work.T * evidence.seconds(passes(rows)).median()
+def nvidia(folder: results.Folder = None) -> tuple[pd.Series, dict]:
+    """Median seconds of NVIDIA's code on a GPU by mask, recorded, and the record; an
+    empty series where there is none.
+    """
+    rows = results.recorded("example", folder)
+    if rows.empty:
+        return pd.Series(dtype=float), {}
+    machine = rows["machine"].iloc[-1]
+    took = rows[rows["machine"] == machine].groupby("variant")["seconds"].median()
+    by_mask = took.rename(index=lambda text: int(text.removeprefix("options ")))
+    return by_mask, results.record("example", machine, folder)
+
+
+def _gain(gains, case):
+    return speed(Interval.of(gains[case])) if case else ""
+
+
+def table_order(gains: pd.DataFrame, card: pd.Series) -> pd.DataFrame:
+    """Gains one optimisation after the other, Optim-LSTM's, here, and on a card."""
     lines = {}
-    for label, (theirs, case) in STEPS.items():
-        published = ("", "")
-        if theirs:
-            ms_then = digits(OPTIM_MS / REFERENCE.T / theirs)
-            published = f"{digits(theirs)}x", ms_then
-        ours = "1x" if case == "baseline" else speed(gain(rows, case))
-        lines[label] = (*published, ours, digits(ms[case]))
-    columns = ["Optim-LSTM", "its ms a step", "here", "ms a step here"]
+    for label, (theirs, here, mask) in STEPS.items():
+        lines[label] = (
+            f"{digits(theirs)}x" if theirs else "",
+            "1x" if label == "baseline" else _gain(gains, here),
+            speed(card[NONE] / card[mask]) if mask in card else "",
+        )
+    columns = ["Optim-LSTM, GTX 1080", "here", "NVIDIA's code, H100"]
     table = pd.DataFrame.from_dict(lines, orient="index", columns=columns)
     return table.rename_axis("optimisations, one after the other")
 
 
-def shares(rows, work):
-    """Shares of the peak, Intervals by case."""
-    at_peak = work.gflop * machine(rows, "peak")  # seconds
-    whole = evidence.seconds(passes(rows))
-    return {case: Interval.of(at_peak / whole[case]) for case in TIMED_BATCHES}
-
-
-def rest(rows, case):
-    """What a pass takes without its products, a share of its time."""
-    rests = evidence.seconds(rows[rows["part"] == "rest"])
-    return Interval.of(rests[case] / evidence.seconds(passes(rows))[case])
-
-
-def table_shares(rows, work):
-    """Shares of the peak here and on Optim-LSTM's card."""
-    theirs = {"baseline": percent(OPTIM_START), "all": percent(OPTIM_END)}
-    table = {
-        case: (percent(share), theirs.get(case, ""))
-        for case, share in shares(rows, work).items()
-    }
-    columns = ["here", "Optim-LSTM's GTX 1080"]
-    made = pd.DataFrame.from_dict(table, orient="index", columns=columns)
-    return made.rename_axis("share of the machine's peak")
-
-
-def start_and_end(rows, work):
-    """Two factors that multiply to Optim-LSTM's gain over that of all here: how many
-    times as busy the baseline is here, how many times as busy all is there.
-    """
-    found = shares(rows, work)
-    start = Interval(*(value / OPTIM_START for value in found["baseline"]))
-    end = Interval(*(OPTIM_END / value for value in reversed(found["all"])))
-    return start, end
-
-
-def most(rows, work):
-    """The most that any order of its operations could gain over the baseline."""
-    return Interval(*(1 / v for v in reversed(shares(rows, work)["baseline"])))
-
-
-def at_one(rows, work):
-    """Of one sample: seconds of a step of the baseline, and of reading all weights; how
-    many times as fast the peak and reading allow a pass to be; how many times as fast
-    all and `numba-fused` are.
-    """
-    timed = rows[(rows["part"] == "pass") & (rows["B"] == 1)]
-    step = evidence.seconds(timed)["baseline"] / work.T
-    at_peak = replace(work, B=1).gflop / work.T * machine(rows, "peak")
-    read, gains = machine(rows, "read"), evidence.ratios(timed, "baseline")
-    found = step, read, step / at_peak, step / read, gains["all"], gains["numba-fused"]
-    return tuple(map(Interval.of, found))
-
-
-def gain_of_many(rows):
-    """The largest batch, and the gain of all there."""
-    timed = rows[rows["part"] == "pass"]
-    B = timed["B"].max()
-    gains = evidence.ratios(timed[timed["B"] == B], "baseline")["all"]
-    return int(B), Interval.of(gains)
-
-
-def batch_shares(rows, work):
+def batch_shares(rows: pd.DataFrame, work: Workload) -> pd.DataFrame:
     """Share of the peak in per cent by case, batch and process."""
     timed = rows[(rows["part"] == "pass") & rows["case"].isin(TIMED_BATCHES)]
     medians = timed.groupby(["case", "B", "process"])["seconds"].median().reset_index()
@@ -334,71 +258,29 @@ def batch_shares(rows, work):
     return medians.assign(share=100 * at_peak / medians["seconds"])
 
 
-def figure_batches(rows, work):
-    """Share of the peak over the batch size, and the roof of reading the weights."""
+def figure_batches(rows: pd.DataFrame, work: Workload) -> Figure:
+    """Share of the peak over the batch size, here and on Optim-LSTM's card."""
     shown = batch_shares(rows, work)
-    figure, ax = plots.panels(1, 4.4)
-    batches = sorted({*shown["B"], 32, 64, 224})
-    plots.ticks(ax, "x", [B for B in batches if B != 32])
-    plots.ticks(ax, "y", [1, 2, 5, 10, 20, 50, 100])
-    ax.set(xlabel="batch, samples (log)", ylabel="share of the machine's peak, % (log)")
-    ax.set_xlim(batches[0] / 1.2, batches[-1] * 3.6)
-    ax.set_ylim(0.6 * min(1.0, shown["share"].min()), 160)
-    one = replace(work, B=1).gflop / work.T * machine(rows, "peak").median()
-    one *= 100 / machine(rows, "read").median()  # per cent, of one sample
-    roof = np.array([1, max(1, 100 / one), 224])
-    ax.plot(roof, np.minimum(100, one * roof), color=plots.GREY, linewidth=1.2)
-    text = "roof: reading the weights, then the peak"
-    plots.note(ax, text, (224, 100), ha="right")
-    plateau = 100 * OPTIM_PLATEAU / OPTIM_PEAK
-    plots.level(ax, plateau, color=plots.BLUE, linestyle="--")
-    plots.note(ax, "GPU's plateau", (1.2, plateau), (0, -13), color=plots.BLUE)
-    points = {"baseline": {64: OPTIM_START}, "all": {64: OPTIM_END}}
-    for case, rates in OPTIM_RATES.items():
-        points[case] |= {B: rate / OPTIM_PEAK for B, rate in rates.items()}
-        y = [100 * share for share in points[case].values()]
-        style = {"facecolors": "white", "edgecolors": COLOURS[case], "zorder": 3}
-        ax.scatter([*points[case]], y, s=45, marker="D", **style)
+    figure, ax = plots.panels(1, 4.2)
+    batches = sorted({*shown["B"], 64, 224})
+    plots.ticks(ax, "x", batches)
+    plots.ticks(ax, "y", [5, 10, 20, 50, 100])
+    ax.set(xlabel="batch, samples (log axis)", ylabel="share of the peak, % (log axis)")
+    ax.set_xlim(batches[0] / 1.2, batches[-1] * 4)
+    ax.set_ylim(0.6 * min(5.0, shown["share"].min()), 130)
+    start = REFERENCE.gflop / (OPTIM_MS / 1e3)  # GFLOP/s
+    points = {"baseline": {64: start}, "all": {64: start * OPTIM_GAIN}}
+    for case, filled in (("baseline", "white"), ("all", plots.GREY)):
+        rates = points[case] | OPTIM_RATES[case]
+        y = [100 * rate / OPTIM_PEAK for rate in rates.values()]
+        style = {"facecolors": filled, "edgecolors": plots.GREY, "zorder": 3}
+        ax.scatter([*rates], y, s=45, marker="D", **style)
+    plots.note(ax, "GTX 1080, baseline", (64, 7.18), (8, -4))
+    plots.note(ax, "GTX 1080, all", (32, 29.8), (8, -4))
     order = shown.set_index("case").loc[[*COLOURS]].reset_index()
-    lines = plots.lines(ax, order, "B", "share", "case", colours=COLOURS, spread=1)
-    low, high = lines["baseline"].iloc[[0, -1]]
-    first, last = lines.index[[0, -1]]
-    ends = f"{digits(low)} % ({first} sample) to {digits(high)} % ({last})"
-    ax.set_title(f"Baseline: {ends} of the peak")
+    plots.lines(ax, order, "B", "share", "case", colours=COLOURS, spread=1)
+    ax.set_title("One sample leaves most of the machine unused")
     return figure
-
-
-EXAMPLE = (  # bits of NVIDIA's mask, in its order, and what each adds
-    (1, "the gates' products combined"),
-    (3, "streams"),
-    (7, "point-wise operations in one pass"),
-    (15, "weights transposed beforehand"),
-    (31, "the inputs of two steps at once"),
-)
-
-
-def say_example(folder: results.Folder = None) -> str:
-    """NVIDIA's code with none of the five, then one more at a time, as it was recorded;
-    "" where it was not.
-    """
-    rows = results.recorded("example", folder)
-    if rows.empty:
-        return ""
-    name = rows["machine"].iloc[-1]
-    about = results.record("example", name, folder)
-    took = rows[rows["machine"] == name].groupby("variant")["seconds"].median()
-    if not {f"options {mask}" for mask, _ in ((0, ""), *EXAMPLE)} <= {*took.index}:
-        return ""
-    start = took["options 0"]
-    steps = "; ".join(
-        f"{what}, {ms(took[f'options {mask}'])}" for mask, what in EXAMPLE
-    )
-    return (
-        f"NVIDIA's code of the five [2], compiled for one GPU ({about['gpu']['name']})"
-        f" and run there on {about['date']}, takes {ms(start)} for the reference"
-        f" workload with none of them, and with one more at a time: {steps}. The"
-        f" fastest is {speed(start / took.min())} as fast as none."
-    )
 
 
 FORMS = "baseline", "combine", "concurrent", "wavefront"

@@ -14,7 +14,7 @@ import lstm_kernels as lk
 from lstm_kernels import schedules
 from lstm_report.experiments import switches
 from lstm_report.experiments.switches import BASELINE, COMBINATIONS, EVERY, Variant
-from lstm_report.measure.comparer import MismatchError, compare_outputs
+from lstm_report.measure.comparer import compare_outputs
 
 # Sizes equal to a vector and to wide blocks, one below and one above; few and many
 # samples; 1 to 3 threads.
@@ -50,7 +50,6 @@ def test_nothing_is_left_from_call_to_call_and_a_second_thread_computes(on):
     another.join()
     np.testing.assert_array_equal(*results)
     check(variant, params, longer)
-    with pytest.raises(MismatchError):
 
 
 def test_no_combination_is_excluded_or_the_same_code_twice():

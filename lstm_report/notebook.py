@@ -85,7 +85,7 @@ class Notebook:
 
     def processes(self, measure: Callable, **arguments: Any) -> pd.DataFrame:
         """The rows of a measurement from five fresh processes, two in smoke, with a
-        column `process`, as `evidence.fresh` gives them.
+        column `process`, as `evidence.fresh` gives them. arguments: its own, and `env`.
         """
         count = self.pick(smoke=2, paper=evidence.PROCESSES)
         return evidence.fresh(measure, count, **arguments)

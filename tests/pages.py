@@ -54,12 +54,12 @@ def rows(times, by="case", **columns):
     return pd.DataFrame(made, columns=names).assign(**columns)
 
 
-def machine(roof=100.0, sgemm=80.0, line=2e-7):
+def machine(roof=100.0, sgemm=80.0, line=2e-7, read=50.0):
     """Rows of `facts.measure_machine`: GFLOP/s on registers and in an SGEMM, seconds of
-    a hand-over, in the process that is neither slow nor fast.
+    a hand-over, GB/s, in the process that is neither slow nor fast.
     """
     took = {"registers": 1 / np.array(roof), "SGEMM": 1 / np.array(sgemm), "line": line}
-    return rows(took)
+    return rows(took | {"read": 1 / read})
 
 
 def of_card(variant, stage, times, **sizes):
@@ -108,7 +108,10 @@ class Told(Notebook):
     def __init__(self, made, page=None):
         machine = {"machine": lambda *_: MACHINE}
         super().__init__("smoke", page, display=self._take, root=None, **machine)
-        self.made = {"gpu": pd.DataFrame(columns=results.COLUMNS)} | made
+        self.made = {"gpu": pd.DataFrame(columns=results.COLUMNS)} | {
+            name: [*rows] if isinstance(rows, list) else rows
+            for name, rows in made.items()
+        }
         self.said, self.claims = [], ""
 
     def _take(self, data, metadata=None, raw=False, display_id=False):
@@ -195,13 +198,15 @@ class Page:
         code = [cell.source for cell in self.cells if cell.cell_type == "code"]
         nodes = [node for source in code for node in ast.parse(source).body]
         self.statements = [n for n in nodes if not {"nb", "PRESET"} & bound(n)]
-        self.chosen = self._chosen()
 
-    def _chosen(self):
-        """The statements that depend on rows, and those that they need, in order."""
+    def chosen(self, made):
+        """The statements that depend on rows, or on another function that `made`
+        names, and those that they need, in order.
+        """
         depend, names = set(), set()
         for k, node in enumerate(self.statements):
-            if measures(node) or names & loaded(node):
+            asks = measures(node) or attributes(node) & {*made}
+            if asks or names & loaded(node):
                 depend.add(k)
                 names |= bound(node)
         wanted = set().union(*(loaded(self.statements[k]) for k in depend))
@@ -217,7 +222,7 @@ class Page:
         """
         nb = Told(made)
         space = {"__name__": "page", "nb": nb, "PRESET": "smoke"}
-        for node in self.chosen if statements is None else statements:
+        for node in self.chosen(made) if statements is None else statements:
             self._run(node, space)
         return nb
 
@@ -232,7 +237,7 @@ class Page:
         """The whole page: its Markdown, and what its cells show of such rows."""
         nb = Told(made, self.path.stem.partition("_")[0])
         space = {"__name__": "page", "nb": nb, "PRESET": "smoke"}
-        chosen = iter([*self.chosen, None])
+        chosen = iter([*self.chosen(made), None])
         node, parts = next(chosen), []
         for cell in self.cells:
             if cell.cell_type == "markdown":
@@ -255,8 +260,9 @@ class Page:
         kinds = ast.FunctionDef, ast.ClassDef
         defined = {n.name: loaded(n) for n in tree.body if isinstance(n, kinds)}
         nodes = [*self.statements]
+        of_module = (n for n in tree.body if not isinstance(n, kinds))
         nodes += [ast.parse(Path(file).read_text("utf-8"))] if file else []
-        reached = set().union(*map(attributes, nodes))
+        reached = set().union(*map(attributes, nodes), *map(loaded, of_module))
         reached |= {name for name in defined if name.startswith("measure_")}
         reached &= set(defined)
         while more := {n for f in reached for n in defined[f]} & set(defined) - reached:
@@ -284,7 +290,7 @@ class Page:
         def test_all():
             claims = {claim for claim, *_ in edges if claim is not None}
             assert claims == {*range(len(self.told(**made).claims))}
-            assert not self.unreached(None)
+            assert not (left := self.unreached(None)), left
 
         return test_text, self.test_edges(edges), test_all
 

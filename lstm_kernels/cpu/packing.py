@@ -32,7 +32,7 @@ class Layout:
 
     def __post_init__(self):
         K = len(self.cell.gates)
-        self.vector_bytes = registers.vector_registers().bytes
+        self.vector_bytes = self.register_bytes()
         self.lanes = self.vector_bytes // self.dtype.itemsize
         used = -(-self.hidden // self.lanes)
         if self.wide_vectors is None:  # whichever pads `hidden` less
@@ -51,6 +51,11 @@ class Layout:
         # Tells code of this layout from other code in a file name.
         of_units = f"{self.lanes}x{self.wide_vectors}"
         self.name = f"{self.cell.name}_{self.dtype.name}_{of_units}"
+
+    @staticmethod
+    def register_bytes():
+        """Bytes of a vector; a study may have narrower ones than the CPU's."""
+        return registers.vector_registers().bytes
 
     @property
     def wide_gates(self):

@@ -10,6 +10,7 @@ import math
 import timeit
 from functools import cache, partial
 
+import llvmlite.binding
 import numpy as np
 from numba import njit
 
@@ -26,7 +27,7 @@ from lstm_kernels.versions.numba_tile import add_rows, four
 
 from .vectors import for_python
 
-PANEL = 256  # columns
+PANEL, SQUARE = 256, 16  # columns of a panel; rows and columns of a square
 LSTM, FLOAT32 = CELLS["lstm"], np.dtype(np.float32)
 
 
@@ -146,13 +147,19 @@ forward_pass = backward_pass = weight_product = None
 
 
 @part
-def turn(M, M_T):
-    """The transpose of a matrix in panels, into panels."""
+def transpose(M, M_T):
+    """The transpose of a matrix in panels, into panels, in squares that stay in the
+    first cache.
+    """
     width, height = M.shape[2], M_T.shape[2]
     for q in range(len(M_T)):
         for p in range(len(M)):
-            block = M[p, q * height : (q + 1) * height]
-            M_T[q, p * width : (p + 1) * width] = block.T
+            for i in range(0, height, SQUARE):
+                for j in range(0, width, SQUARE):
+                    block = M[p, q * height + i : q * height + min(i + SQUARE, height)]
+                    square = block[:, j : j + SQUARE].T
+                    row = p * width + j
+                    M_T[q, row : row + len(square), i : i + len(block)] = square
 
 
 @part
@@ -193,8 +200,8 @@ def train_kept(x, target, rate, weights, kept):
     forward_pass(x, U, W, b, h, c, gates)
     loss = read_out(h[T], V, b_out, target, rate, slopes, dy[T - 1])
     if dx.shape[2]:
-        turn(U, U_T)
-    turn(W, W_T)
+        transpose(U, U_T)
+    transpose(W, W_T)
     dh[:], dc[:], grad[:] = 0, 0, 0
     backward_pass(dy, U_T, W_T, c, gates, dh, dc, da, dx)
     z[:, :, :D], z[:, :, D:-1], z[:, :, -1] = x, h[:T], 1
@@ -322,10 +329,71 @@ class StoredKernels(MicroKernels):
         super().cell_forward(m, sums, cells, keep, a, *states)
 
 
-class StoredFused(NumbaFused):
-    """`numba-fused`, but its sums leave the registers before the cell."""
+class NarrowKernels(MicroKernels):
+    """Micro-kernels in vectors as wide as those that Numba's compiler chooses."""
 
-    micro_kernels = StoredKernels
+    @staticmethod
+    def register_bytes():
+        return compiler_bytes()
+
+
+class NarrowStoredKernels(NarrowKernels, StoredKernels):
+    pass
+
+
+class NarrowFused(NumbaFused):
+    """`numba-fused` in these vectors."""
+
+    micro_kernels = NarrowKernels
+
+
+class HalfKernels(MicroKernels):
+    """Micro-kernels in vectors of 256 bits."""
+
+    @staticmethod
+    def register_bytes():
+        return 32
+
+
+class HalfFused(NumbaFused):
+    """`numba-fused` in vectors of 256 bits."""
+
+    micro_kernels = HalfKernels
+
+
+class StoredFused(NumbaFused):
+    """`NarrowFused`, but its sums leave the registers before the cell."""
+
+    micro_kernels = NarrowStoredKernels
+
+
+def choosing(bits):
+    """The environment of a process whose compiler chooses vectors of 256 bits, or of
+    512, for loops that would allow both.
+    """
+    sign = "+" if bits == 256 else "-"
+    features = llvmlite.binding.get_host_cpu_features().flatten()
+    return {
+        "NUMBA_CPU_NAME": llvmlite.binding.get_host_cpu_name(),
+        "NUMBA_CPU_FEATURES": f"{features},{sign}prefer-256-bit",
+    }
+
+
+@cache
+def compiler_bytes():
+    """Bytes of the vectors in which Numba's compiler adds up a product: on Intel's
+    servers half of AVX-512's.
+    """
+
+    @njit(**kernels.OPTIONS)
+    def add(out, v, M):
+        for j in range(len(out)):
+            out[j] += v[0] * M[0, j] + v[1] * M[1, j]
+
+    add.compile("(f4[::1], f4[::1], f4[:, ::1])")
+    (code,) = add.inspect_asm().values()
+    widest = registers.vector_registers().bytes
+    return 32 if widest == 64 and "%zmm" not in code else widest
 
 
 def register_peak(rounds=20_000, repeats=200):

@@ -12,7 +12,7 @@ import json
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +72,7 @@ def fresh(
     processes: int = PROCESSES,
     *,
     limit: float = 600.0,
+    env: Mapping[str, str] | None = None,
     **arguments: Any,
 ) -> pd.DataFrame:
     """The rows of a measurement from each of several new processes, one after the
@@ -80,7 +81,7 @@ def fresh(
 
     measure: a function of a module, which each process imports; a parameter `process`
     of it gets the number of the process, as a seed. arguments: its own, by name; they
-    can be pickled. limit: seconds for each process. Raises ValueError for a
+    can be pickled. limit: seconds for each process. env: more of its environment. Raises ValueError for a
     function that no process can import, ProcessError with the output of one that fails
     or ends without rows.
     """
@@ -95,21 +96,23 @@ def fresh(
             if numbered:
                 arguments["process"] = process
             given.write_bytes(pickle.dumps(arguments))
-            found = [_rows(measure, given, Path(folder, f"{process}"), limit)]
+            found = [_rows(measure, given, Path(folder, f"{process}"), limit, env)]
             if again and disturbance(found[0]):
                 again -= 1
-                found += [_rows(measure, given, Path(folder, f"{process}b"), limit)]
+                found += [
+                    _rows(measure, given, Path(folder, f"{process}b"), limit, env)
+                ]
             part = min(found, key=unrest)
             parts.append(part.assign(process=process))
             parts[-1].attrs = part.attrs
     return together(parts)
 
 
-def _rows(measure, given, out, limit):
+def _rows(measure, given, out, limit, env):
     """The rows of a measurement from one new process, which writes them to `out`."""
     call = [measure.__module__, measure.__name__, str(given), str(out)]
     words = [sys.executable, "-P", "-c", CHILD, json.dumps(sys.path), *call]
-    code, output = run(words, limit=limit)
+    code, output = run(words, limit=limit, env=env)
     if code != 0 or not out.exists():
         what = "not finished in time" if code is None else f"status {code}"
         what += ", no rows" if code == 0 else ""

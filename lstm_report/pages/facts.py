@@ -18,20 +18,25 @@ from ..measure.timing import interleaved, together
 from ..notebook import Shared
 
 SIZE = 1024  # rows of the matrices of the SGEMM
+WEIGHTS = 2**21  # numbers that are read again and again: a layer's of 512 units
 
 
 def measure_machine(rounds: int) -> pd.DataFrame:
-    """Seconds of 1e9 operations on registers and in an SGEMM on one core, and of
-    handing eight bytes to the other core, one way; by `case`.
+    """Seconds of 1e9 operations on registers and in an SGEMM on one core, of reading
+    1e9 bytes of weights, and of handing eight bytes to the other core, one way; by
+    `case`.
     """
     a = np.random.default_rng(0).standard_normal((SIZE, SIZE), np.float32)
     product = partial(np.matmul, a, a, out=np.empty_like(a))
+    weights = np.ones(WEIGHTS, np.float32)
     with single_threaded():
-        sgemm = interleaved({"SGEMM": product}, repeats=rounds)
-    sgemm["seconds"] /= 2e-9 * SIZE**3
+        cases = {"SGEMM": product, "read": partial(np.dot, weights, weights)}
+        library = interleaved(cases, repeats=rounds)
+    of_1e9 = {"SGEMM": 2e-9 * SIZE**3, "read": 1e-9 * weights.nbytes}
+    library["seconds"] /= library["case"].map(of_1e9)
     found = [1 / rungs.register_peak() for _ in range(rounds)]
     registers = {"case": "registers", "repeat": range(rounds), "seconds": found}
-    parts = [sgemm, pd.DataFrame(registers)]
+    parts = [library, pd.DataFrame(registers)]
     if cores.cores() > 1:
         lines = handover.hand_overs(None, sizes=(8,), repeats=rounds)
         parts.append(lines[lines["case"] == "line"][["case", "repeat", "seconds"]])
@@ -49,6 +54,11 @@ def roof(rows: pd.DataFrame) -> Interval:
 def sgemm(rows: pd.DataFrame) -> Interval:
     """GFLOP/s of one core in a product of matrices by the BLAS library."""
     return Interval.of(1 / seconds(rows)["SGEMM"])
+
+
+def reading(rows: pd.DataFrame) -> Interval:
+    """GB/s at which one core reads a layer's weights again and again."""
+    return Interval.of(1 / seconds(rows)["read"])
 
 
 def cache() -> int:

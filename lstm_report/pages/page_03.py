@@ -1,23 +1,19 @@
 """Page 3, the ladder on a CPU: its rungs, every factor between them, its table."""
 
-import ast
-import inspect
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 import lstm_kernels as lk
-from lstm_kernels import Version
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import registers
-from lstm_kernels.cpu.micro_kernels import multiply_add
 from lstm_kernels.schedules import Graph, by_samples, layer_by_layer
 
 from .. import plots
@@ -25,17 +21,9 @@ from ..experiments import rungs
 from ..lesson import mistakes
 from ..measure import compare_to_reference
 from ..measure.comparer import TOLERANCE, compare
-from ..measure.evidence import (
-    Interval,
-    ahead,
-    digits,
-    intervals,
-    ratios,
-    seconds,
-    speed,
-)
-from ..measure.timing import interleaved, summary, together
-from ..measure.workloads import AIRLINE, Workload, airline_dataset
+from ..measure.evidence import Interval, digits, intervals, ratios, seconds, speed
+from ..measure.timing import interleaved, together
+from ..measure.workloads import AIRLINE, REFERENCE, Workload, airline_dataset
 from ..notebook import Shared
 
 RATE = 1e-3
@@ -48,7 +36,7 @@ RUNGS: tuple[Any, ...] = (
     "numba-tile",
     "numba-fused",
 )
-# From plain loops to the last rung, each idea added to the ones before it: what a
+# From plain loops to the last version, each idea added to the ones before it: what a
 # training step runs without it, and with it.
 IDEAS = {
     "loops compiled": ("sequential", "loops"),
@@ -61,7 +49,8 @@ IDEAS = {
     "one call an epoch": ("kept", "epoch"),
     "weights in panels": ("epoch", "panels"),
     "sums in registers": ("panels", "stored"),
-    "cell on registers": ("stored", "numba-fused"),
+    "cell on registers": ("stored", "narrow"),
+    "widest vectors": ("narrow", "numba-fused"),
 }
 FIRST = next(iter(IDEAS))
 LEFT = "left over"
@@ -100,14 +89,6 @@ def wrong_over_time(runs: int = 50) -> dict[str, Any]:
     }
 
 
-def heart() -> str:
-    """`multiply_add` without its docstring, the loop that all time is spent in."""
-    function = ast.parse(inspect.getsource(multiply_add)).body[0]
-    assert isinstance(function, ast.FunctionDef)
-    lines = inspect.getsource(multiply_add).splitlines()
-    return "\n".join([lines[0], *lines[function.body[0].end_lineno :]])
-
-
 def chain(params: lk.Params, work: Workload, count: int) -> dict[str, Callable]:
     """What runs `count` training steps on one thread, by the names in IDEAS; compared
     with the reference after its first steps.
@@ -126,10 +107,13 @@ def chain(params: lk.Params, work: Workload, count: int) -> dict[str, Callable]:
         "loops": rungs.Loops(params, 1),
         "vector cell": rungs.VectorCell(params, 1),
     }
-    nets["stored"] = rungs.StoredFused(params, 1)
+    nets |= {
+        "stored": rungs.StoredFused(params, 1),
+        "narrow": rungs.NarrowFused(params, 1),
+    }
     cases: dict[str, Callable] = {}
     cases |= {name: partial(by_steps, net) for name, net in nets.items()}
-    for name in ("stored", "numba-fused"):
+    for name in ("stored", "narrow", "numba-fused"):
         cases[name] = partial(nets[name].epoch, many, order, work.B, RATE)
     widths = {"panels": rungs.PANEL}
     steps = {
@@ -159,12 +143,12 @@ def measure_ladder(
 ) -> pd.DataFrame:
     """Seconds in one process, a row a repeat, by `part` of the page, `work`, `case`.
 
-    works: by name, the first the airline network, the second too large for plain loops,
-    which take a sample and two steps of it. windows: sizes of data sets. rounds: of the
-    factors at both sizes: many, for a core is slower now and then, and a pair is short.
-    least: seconds for which a case runs at a time. Of the factors: so long that caches
-    which another case has filled do not count. Of compiled loops beside plain ones:
-    as long as these take, so that both find the core at its mean speed.
+    works: by name, the first the airline network, the second too large for plain loops.
+    windows: sizes of data sets. rounds: of the factors at both sizes: many, for a core
+    is slower now and then, and a pair is short. least: seconds for which a case runs at
+    a time. Of the factors: so long that caches which another case has filled do not
+    count. Of what is compared with plain loops: as long as these take, so that both
+    find the core at its mean speed.
     """
     parts = []
 
@@ -180,30 +164,34 @@ def measure_ladder(
         times["part"], times["case"] = times["case"].str[0], times["case"].str[1]
         parts.append(times.assign(work=work))
 
-    small, _ = works
+    small, large = works
     for (name, work), count in zip(works.items(), rounds, strict=True):
-        params, share = work.params(), replace(work, T=2, B=1)
+        params = work.params()
         cases = chain(params, work, count=TIMED // work.B if name == small else 2)
-        x, target = (work if name == small else share).example()
-        plain: dict[str, Callable] = {
-            "sequential": partial(
-                lk.network("sequential", params).step, x, target, RATE
-            ),
-            "loops": partial(rungs.Loops(params, 1).step, x, target, RATE),
-        }
         rest = (idea for idea in IDEAS if idea != FIRST)
         groups = {idea: {case: cases[case] for case in IDEAS[idea]} for idea in rest}
         others = RUNGS[1:] if name == small else ("numpy", "numba-fused")
-        groups["whole"] = {case: cases[case] for case in ("loops", *others)}
+        groups["versions"] = {case: cases[case] for case in ("loops", *others)}
+        if name == large:
+            groups["whole"] = {case: cases[case] for case in ("loops", "numba-fused")}
         timed(name, groups, count, least[0])
-        timed(name, {FIRST: plain}, 2 * repeats, least[1])
+        if name == small:
+            x, target = work.example()
+            one = {
+                "sequential": lk.network("sequential", params),
+                "loops": rungs.Loops(params, 1),
+            }
+            plain = {n: partial(net.step, x, target, RATE) for n, net in one.items()}
+            last = {"numba-fused": cases["numba-fused"]}
+            whole = {"sequential": plain["sequential"]} | last
+            timed(name, {FIRST: plain, "whole": whole}, 2 * repeats, least[1])
 
     airline = works[small]
     params, (x, target) = airline.params(), airline.example()
     nets = {rung: lk.network(rung, params, threads=1) for rung in RUNGS}
     groups = {
         stage: {rung: call(net, stage, x, target) for rung, net in nets.items()}
-        for stage in ("forward", "gradients", "step")
+        for stage in ("forward", "step")
     }
     timed(small, groups)
     nets["all cores"] = lk.network("numba-fused", params)
@@ -228,10 +216,9 @@ def epoch(net: Any, dataset: Any, batch_size: int) -> Callable:
 
 
 def call(net: Any, stage: str, x: np.ndarray, target: np.ndarray) -> Callable:
-    """A forward pass for training, or all gradients, or a whole training step."""
+    """A forward pass for training, or a whole training step."""
     calls = {
         "forward": partial(net.forward, x, training=True),
-        "gradients": partial(net.loss_and_grads, x, target),
         "step": partial(net.step, x, target, RATE),
     }
     return calls[stage]
@@ -263,28 +250,24 @@ def of_part(rows: pd.DataFrame, name: str, work: str = SMALL) -> pd.DataFrame:
 
 
 def factors(rows: pd.DataFrame, work: str) -> pd.DataFrame:
-    """The gain of each idea, with it compared with without it: a row a process."""
+    """The gain of each idea, with it compared with without it: a row a process. Of the
+    large network from compiled loops on.
+    """
     found = {
         idea: ratios(of_part(rows, idea, work), without)[with_it]
         for idea, (without, with_it) in IDEAS.items()
+        if len(of_part(rows, idea, work))
     }
     return pd.DataFrame(found)
 
 
-def over_plain(rows: pd.DataFrame, work: str = SMALL) -> pd.DataFrame:
-    """How many times as fast as plain loops each case of the whole trains, a row a
-    process: what compiled loops gain, times how many times as fast as these it is.
-    Plain loops take long, and are timed beside compiled ones alone.
+def wholes(rows: pd.DataFrame, work: str = SMALL) -> pd.Series:
+    """How many times as fast the last version trains as what the ideas start from,
+    timed by itself, by process. A call of plain loops is one step of those that a call
+    of the last version takes.
     """
-    plain, compiled = IDEAS[FIRST]
-    loops = ratios(of_part(rows, FIRST, work), plain)[compiled]
-    table = ratios(of_part(rows, "whole", work), compiled).mul(loops, axis="index")
-    return table.assign(**{plain: 1.0})
-
-
-def wholes(rows: pd.DataFrame, work: str) -> pd.Series:
-    """How many times as fast as plain loops the last rung trains, by process."""
-    return over_plain(rows, work)["numba-fused"]
+    begin, steps = ("sequential", TIMED // AIRLINE.B) if work == SMALL else ("loops", 1)
+    return steps * ratios(of_part(rows, "whole", work), begin)["numba-fused"]
 
 
 def whole(rows: pd.DataFrame, work: str = SMALL) -> Interval:
@@ -292,9 +275,20 @@ def whole(rows: pd.DataFrame, work: str = SMALL) -> Interval:
     return Interval.of(wholes(rows, work))
 
 
+def over_plain(rows: pd.DataFrame) -> pd.DataFrame:
+    """How many times as fast as plain loops each version trains the airline network, a
+    row a process: what compiled loops gain, times what they are beaten by.
+    """
+    plain, compiled = IDEAS[FIRST]
+    loops = ratios(of_part(rows, FIRST), plain)[compiled]
+    table = ratios(of_part(rows, "versions"), compiled).mul(loops, axis="index")
+    return table.assign(**{plain: 1.0, "numba-fused": wholes(rows)})
+
+
 def over_numpy(rows: pd.DataFrame, work: str = SMALL) -> Interval:
-    """How many times as fast as `numpy` the last rung trains, on one thread."""
-    return Interval.of(ratios(of_part(rows, "whole", work), "numpy")["numba-fused"])
+    """How many times as fast as `numpy` the last version trains, on one thread."""
+    part = of_part(rows, "versions", work)
+    return Interval.of(ratios(part, "numpy")["numba-fused"])
 
 
 def waterfall(rows: pd.DataFrame, work: str) -> pd.DataFrame:
@@ -309,121 +303,164 @@ def waterfall(rows: pd.DataFrame, work: str) -> pd.DataFrame:
     return table
 
 
-def gain(rows: pd.DataFrame, idea: str, work: str = SMALL) -> Interval:
-    return Interval(*waterfall(rows, work).loc[idea])
-
-
-def price_of_calls(rows: pd.DataFrame, work: str = SMALL) -> Interval:
-    """What the ideas of CALLS gain together."""
-    return Interval.of(factors(rows, work)[list(CALLS)].prod(axis=1))
-
-
-def off(rows: pd.DataFrame, work: str) -> float:
-    """How far the product of the factors is from the whole, as a fraction of it."""
-    return abs(1 / gain(rows, LEFT, work).middle - 1)
-
-
-def accounted(rows: pd.DataFrame, within: float) -> bool:
-    """Whether it is at most so much, at both sizes."""
-    return all(off(rows, work) <= within for work in (SMALL, LARGE))
-
-
-def calls_and_tile(rows: pd.DataFrame) -> bool:
-    """Whether calls gain more than the tile at the small size, less at the large one,
-    in every process.
-    """
-    tile = "four samples at a time"
-    small = ahead(price_of_calls(rows), gain(rows, tile))
-    return small and ahead(gain(rows, tile, LARGE), price_of_calls(rows, LARGE))
-
-
-def largest(rows: pd.DataFrame, work: str, count: int = 3) -> str:
-    """The ideas that gain most, with their gains, in words."""
-    table = waterfall(rows, work).drop(LEFT).sort_values("middle", ascending=False)
-    return ", ".join(
-        f"{idea} {speed(Interval(*line))}" for idea, line in table[:count].iterrows()
-    )
-
-
 def draw_waterfall(ax: Any, table: pd.DataFrame) -> None:
     """Bars that begin where the last one ended, the first idea at the top."""
-    at = 1.0
-    for row, (idea, (low, middle, high)) in enumerate(table.iterrows()):
-        same = low <= 1 <= high
-        colour = plots.GREY if idea == LEFT or same else plots.BLUE
+    at, names = 1.0, [*IDEAS, LEFT]
+    for idea, (low, middle, high) in table.iterrows():
+        row, same = names.index(idea), low <= 1 <= high
+        colour = plots.BLUE if middle > 1 else plots.ORANGE
+        colour = plots.GREY if idea == LEFT or same else colour
         start, stop = sorted((at, at * middle))
         ax.barh(row, stop - start, left=start, color=colour, height=0.7, linewidth=0)
         ax.plot([at * low, at * high], [row, row], color="black", linewidth=1)
-        text = f"{digits(middle)}x, level" if same else speed(middle)
-        plots.note(ax, text, (max(stop, at * high), row), (4, 0), va="center")
+        place = max(stop, at * high), row
+        plots.note(ax, f"{digits(middle)}x", place, (4, 0), va="center")
         at *= middle
-    plots.named_rows(ax, table.index)
-    ax.set_xlim(0.7, 500 * at)
+    plots.named_rows(ax, names)
+    ax.set_xlim(0.7, 8 * at)
 
 
-def figure_waterfall(rows: pd.DataFrame) -> Figure:
-    """From plain loops to the last rung, a bar an idea, at two sizes."""
-    figure, axes = plots.panels(1, 4.6, ncols=2, sharey=True)
+def figure_waterfall(
+    rows: pd.DataFrame, works: tuple[str, ...] = (SMALL, LARGE)
+) -> Figure:
+    """From plain loops to the last version, a bar an idea, at each size."""
+    options = {"ncols": len(works), "sharey": True, "squeeze": False}
+    figure, axes = plots.panels(1, 4.8, **options)
     said = []
-    for ax, work in zip(axes, (SMALL, LARGE), strict=True):
+    for ax, work in zip(axes.flat, works, strict=True):
         table = waterfall(rows, work)
         ax.set_xscale("log")
         draw_waterfall(ax, table)
-        plots.ticks(ax, "x", [1, 10, 100, 1000])
+        plots.ticks(ax, "x", [1, 10, 100, 1000] if work == SMALL else [1, 2, 5, 10])
         ax.set_title(f"{work}: {digits(whole(rows, work).middle)}x in all")
-        ax.set_xlabel("times as fast as plain loops")
+        start = "plain" if work == SMALL else "compiled"
+        ax.set_xlabel(f"times as fast as {start} loops")
         gains = (f"{idea} {speed(line['middle'])}" for idea, line in table.iterrows())
         said.append(f"{ax.get_title('left')}: {', '.join(gains)}")
     figure.alt = f"Waterfalls of gains, idea after idea. {'. '.join(said)}."
     return figure
 
 
-def rate(rows: pd.DataFrame, works: dict[str, Workload], case: str) -> Interval:
-    """GFLOP/s of training the large network, products only; two steps were timed."""
-    taken = seconds(of_part(rows, "whole", LARGE))[case] / 2
-    return Interval.of(works[LARGE].step_gflop / taken)
-
-
-def phases(rows: pd.DataFrame) -> pd.DataFrame:
-    """The share of a training step of each rung that its forward pass takes, its
-    backward pass, and descent; medians over processes. Descent is what a step takes
-    beyond the gradients.
-    """
-    stages = ("forward", "gradients", "step")
-    taken = {s: seconds(of_part(rows, s)).median() for s in stages}
-    steps = pd.DataFrame(taken).reindex(RUNGS)
-    steps["step"] = steps.max(axis=1)  # noise where descent takes next to nothing
-    shares = pd.DataFrame(
-        {
-            "forward pass": steps["forward"],
-            "backward pass": (steps["gradients"] - steps["forward"]).clip(lower=0),
-            "descent": (steps["step"] - steps["gradients"]).clip(lower=0),
-        }
-    )
-    return shares.div(shares.sum(axis=1), axis=0)
+def forward_shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of a training step of each version that its forward pass takes: Intervals."""
+    taken = {stage: seconds(of_part(rows, stage)) for stage in ("forward", "step")}
+    return intervals(taken["forward"] / taken["step"]).loc[[*RUNGS]]
 
 
 def figure_phases(rows: pd.DataFrame) -> Figure:
-    """Stacked bars of the phases, a rung a bar."""
-    table = phases(rows)
+    """Bars of a training step, a version a bar: the forward pass and the rest."""
+    table = 100 * forward_shares(rows)
     figure, ax = plots.panels(1, 3.2)
-    begin = np.zeros(len(table))
-    for name, colour in zip(table, (plots.SKY, plots.ORANGE, plots.GREY), strict=True):
-        share = 100 * table[name].to_numpy()
-        ax.barh(range(len(table)), share, left=begin, color=colour)
-        row = int(share.argmax())
-        if name == "descent":  # too narrow for its name
-            plots.note(ax, name, (100, row), (4, 0), va="center")
-        else:
-            middle = begin[row] + share[row] / 2
-            ax.text(middle, row, name, ha="center", va="center", color="black")
-        begin += share
+    ax.barh(range(len(table)), 100, color=plots.ORANGE)
+    ax.barh(range(len(table)), table["middle"], color=plots.SKY)
+    for row, (low, middle, high) in enumerate(table.to_numpy()):
+        ax.plot([low, high], [row, row], color="black", linewidth=1)
+        text = {"ha": "center", "va": "center", "color": "black"}
+        ax.text(middle / 2, row, f"{digits(middle)} %", **text)
     plots.named_rows(ax, table.index)
-    ax.set(xlabel="% of a training step", xlim=(0, 118))
-    backward = table["backward pass"]
-    low, high = (f"{100 * value:.0f}" for value in (backward.min(), backward.max()))
-    ax.set_title(f"The backward pass takes {low} to {high} % of a step")
+    ax.set(xlabel="% of a training step: forward pass, then backward pass and descent")
+    ax.set_xlim(0, 100)
+    ax.set_title("The forward pass takes less than half of most steps")
     return figure
+
+
+class Held(NamedTuple):
+    """What a version's innermost loop does: rows of the weights and vectors of them
+    that it loads, samples that share them, and whether sums stay in registers.
+    """
+
+    rows: int
+    vectors: int
+    samples: int
+    kept: bool
+
+    @property
+    def accesses(self) -> float:
+        """Loads, broadcasts and stores for one vector multiply-add."""
+        sums = 0 if self.kept else 2 * self.vectors * self.samples
+        broadcasts = self.samples if self.kept else 0  # else before the loop
+        loaded = self.rows * self.vectors + self.rows * broadcasts
+        return (loaded + sums) / (self.rows * self.vectors * self.samples)
+
+
+HELD = {
+    "numba-sample": Held(rows=8, vectors=1, samples=1, kept=False),
+    "numba-tile": Held(rows=4, vectors=1, samples=4, kept=False),
+    "numba-fused": Held(rows=1, vectors=4, samples=registers.tile_rows(4), kept=True),
+}
+
+
+def figure_held() -> Figure:
+    """Of three versions the weights that the innermost loop loads, and its sums: a box
+    is a vector.
+    """
+    figure, axes = plots.panels(1, 3.4, ncols=3, sharey=True)
+    for ax, (name, held) in zip(axes, HELD.items(), strict=True):
+        for row in range(held.rows):
+            for column in range(held.vectors):
+                ax.add_patch(Rectangle((column, 9 - row), 0.9, 0.85, fc=plots.SKY))
+        for sample in range(held.samples):
+            for column in range(held.vectors):
+                fill = plots.BLACK if held.kept else plots.ORANGE
+                ax.add_patch(Rectangle((column, -sample), 0.9, 0.85, fc=fill))
+        ax.set(xlim=(-0.2, 4.2), ylim=(-8, 10.2), xticks=(), yticks=())
+        ax.set_title(f"{name}:\n{held.accesses:.2f} accesses", fontsize=10.5)
+        ax.spines[["left", "bottom"]].set_visible(False)
+    plots.note(axes[0], "weights", (1.1, 5.5), (0, 0), color=plots.BLUE)
+    plots.note(
+        axes[0], "sums, loaded\nand stored", (1.1, -0.9), (0, 0), color="#a86f00"
+    )
+    plots.note(axes[2], "sums, kept", (0, -7.8), (0, 0), color="black")
+    figure.alt = (
+        "Boxes are vectors. numba-sample loads eight rows of weights for one vector of"
+        " sums, which it loads and stores; numba-tile four rows for the sums of four"
+        " samples; numba-fused one row of four vectors for"
+        f" {HELD['numba-fused'].samples} samples, whose sums stay in registers."
+    )
+    return figure
+
+
+def measure_width(works: dict[str, Workload], repeats: int) -> pd.DataFrame:
+    """Seconds of training by the register tile, in vectors as this process's compiler
+    chooses them, and by `numba-fused` in vectors of 256 and of 512 bits; empty on a CPU
+    without the latter.
+    """
+    if registers.vector_registers().bytes < 64:
+        return pd.DataFrame({"seconds": [], "repeat": [], "case": []})
+    parts = []
+    for name, work in works.items():
+        params, many = work.params(), work.dataset(2 * work.B)
+        xs = many.x.reshape(work.T, 2, work.B, work.D).swapaxes(0, 1).copy()
+        targets, order = many.target.reshape(2, work.B, 1), np.arange(len(many))
+        tile = rungs.Steps(params, xs, targets, RATE)
+        cases = {"tile": partial(tile.epoch, tile.kept())}
+        for case, net in (
+            ("256 bits", rungs.HalfFused(params, 1)),
+            ("512 bits", lk.network("numba-fused", params, threads=1)),
+        ):
+            compare_to_reference(net, params, xs[0])
+            cases[case] = partial(net.epoch, many, order, work.B, RATE)
+        times = interleaved(cases, repeats=repeats, least=0.02)
+        parts.append(times.assign(work=name, bits=8 * rungs.compiler_bytes()))
+    return together(parts)
+
+
+def width_gains(narrow: pd.DataFrame, wide: pd.DataFrame) -> pd.DataFrame:
+    """How many times as fast 512 bits are as 256, by version and network: Intervals. Of
+    the tile, which one process has in one width alone, both are compared with
+    `numba-fused`.
+
+    narrow, wide: rows of processes whose compiler chose 256 and 512 bits.
+    """
+    lines = {}
+    for work in narrow["work"].unique():
+        of_work = [rows[rows["work"] == work] for rows in (narrow, wide)]
+        tile_256, tile_512 = (ratios(rows, "512 bits")["tile"] for rows in of_work)
+        lines[work] = {
+            "register tile": Interval.of(tile_512 / tile_256),
+            "numba-fused": Interval.of(ratios(of_work[1], "256 bits")["512 bits"]),
+        }
+    return pd.DataFrame(lines).T
 
 
 def turns(graph, tasks) -> tuple[np.ndarray, np.ndarray]:
@@ -477,36 +514,6 @@ def figure_who() -> Figure:
     return figure
 
 
-def loads() -> dict[str, float]:
-    """Loads, broadcasts and stores for one vector multiply-add, counted."""
-    height = registers.tile_rows(4)
-    return {
-        "numba-sample": (8 + 2) / 8,
-        "numba-tile": (4 + 4 + 4) / 16,
-        "numba-fused": (height + 4) / (4 * height),
-    }
-
-
-def five_epochs(rows: pd.DataFrame, of_card: pd.Series) -> pd.Series:
-    """Seconds of five epochs of the airline network by version: from medians of what is
-    measured here on one core, and those of a GPU's versions.
-    """
-    windows = len(airline_dataset())
-    took = seconds(of_part(rows, "whole")).median()[list(RUNGS[1:])]
-    step = seconds(of_part(rows, FIRST)).median()["sequential"]
-    took["sequential"] = step * TIMED / AIRLINE.B
-    took *= 5 * windows / TIMED
-    return pd.concat([took, of_card[of_card.index.str.startswith("cuda")]])
-
-
-def on_card(rows: pd.DataFrame) -> pd.Series:
-    """Seconds of five epochs of the airline network by version, from `cards.rows`:
-    medians of a GPU's versions, and of plain loops and NumPy on its host.
-    """
-    table = rows[(rows["variant"] == "table") & rows["stage"].notna()]
-    return table.groupby("version")["seconds"].median().astype(float)
-
-
 THEIRS = {  # rows of the project's table, and the versions here that do the same
     "Sequential (plain Python)": "sequential",
     "NumPy": "numpy-sample",
@@ -514,67 +521,109 @@ THEIRS = {  # rows of the project's table, and the versions here that do the sam
     "Parallel V2": "cuda-v2",
     "Parallel V3": "cuda-v3",
 }
-
-
-def over_each(
-    rows: pd.DataFrame, took: pd.Series, of_card: pd.Series
-) -> dict[str, pd.Series]:
-    """How many times as fast as plain loops, and as NumPy a sample at a time, each
-    version is: of what is measured here the median ratio of the processes, the same
-    numbers as elsewhere on the page; of a GPU's versions over those of its host.
-    """
-    found = {}
-    for base in ("sequential", "numpy-sample"):
-        if base == "sequential":
-            here = over_plain(rows)
-        else:
-            here = ratios(of_part(rows, "whole"), base)
-            here["sequential"] = 1 / over_plain(rows)[base]
-        there = of_card.get(base, np.nan) / of_card
-        found[base] = here.median().combine_first(there).reindex(took.index)
-    return found
+LISTED = [*THEIRS.values(), "cuda-fused", "cuda-epoch", "numpy", "numba-fused"]
 
 
 def version_table(
-    rows: pd.DataFrame,
-    of_card: pd.Series,
-    theirs: pd.DataFrame,
-    versions: tuple[Version, ...],
+    rows: pd.DataFrame, of_card: pd.DataFrame, theirs: pd.DataFrame
 ) -> pd.DataFrame:
-    """The project's table, joined by version: four properties, five epochs, speed over
-    plain loops and over NumPy a sample at a time, theirs and ours; of_card: as of
-    `on_card`.
+    """The project's table, joined by version: properties, seconds of five epochs and
+    how many times as fast as plain loops: theirs, here on one core, and on a GPU and
+    all cores of its host.
+
+    of_card: rows of `cards.rows`.
     """
-    took = five_epochs(rows, of_card)
-    named = theirs["version"].map(THEIRS)
-    seconds_of = pd.Series(theirs["seconds"].to_numpy(float), named)
-    bases = ("sequential", "numpy-sample")
-    published = {base: seconds_of[base] / seconds_of for base in bases}
+    windows = len(airline_dataset())
+    here = seconds(of_part(rows, "versions")).median() * 5 * windows / TIMED
+    steps = seconds(of_part(rows, FIRST))["sequential"].median()
+    here["sequential"] = steps * 5 * windows / AIRLINE.B
+    there = (
+        of_card[of_card["variant"] == "table"].groupby("version")["seconds"].median()
+    )
+    published = pd.Series(theirs["seconds"].to_numpy(), theirs["version"].map(THEIRS))
     sides = {
-        "theirs": (seconds_of, published),
-        "here": (took, over_each(rows, took, of_card)),
+        "theirs": (published, published.get("sequential") / published),
+        "this core": (here, over_plain(rows).median()),
+        "GPU and its host": (there, there.get("sequential", np.nan) / there),
     }
+    known = {version.name: version for version in lk.versions()}
     lines = {}
-    names = [*THEIRS.values(), "numpy", "numba-sample", "numba-fused"]
-    for version in (one for name in names for one in versions if one.name == name):
+    for name in LISTED:
+        version = known[name]
+        marks = version.thread_positioning, version.transfer_optimised
         line = {
-            "mini-batch, sample on": f"{version.mini_batch_on}, {version.sample_on}",
-            "threads placed": "yes" if version.thread_positioning else "no",
-            "transfers by hand": "yes" if version.transfer_optimised else "no",
+            "mini-batch on": version.mini_batch_on,
+            "threads placed, transfers by hand": ", ".join(
+                "yes" if mark else "no" for mark in marks
+            ),
         }
-        for whose, (times, over) in sides.items():
-            known = version.name in times
-            shown = [speed(over[base][version.name]) for base in bases if known]
-            line[f"{whose}: five epochs"] = (
-                f"{digits(times[version.name])} s" if known else ""
-            )
-            for base, text in zip(("loops", "NumPy"), shown or ["", ""], strict=True):
-                line[f"{whose}: over {base}"] = text
-        lines[f"`{version.name}`"] = line
-    return pd.DataFrame.from_dict(lines, orient="index").rename_axis("version")
+        for whose, (took, over) in sides.items():
+            if name in took:
+                line[whose] = f"{digits(took[name])} s, {speed(over[name])}"
+        lines[f"`{name}`"] = line
+    table = pd.DataFrame.from_dict(lines, orient="index").fillna("")
+    return table.rename_axis("version")
 
 
-HOW = "8 steps", "16 samples a step"
+def roofline(rows: pd.DataFrame, works: dict[str, Workload], of_card: pd.DataFrame):
+    """GFLOP/s of each version over the operations for each byte of weights that it
+    reads, by count: samples that share what is read, times two operations, over four
+    bytes. On this core a training step of the large network, on a GPU one of the
+    airline's size and inference of the reference workload.
+    """
+    large = works[LARGE]
+    shared = {"loops": 1, "numba-sample": 1, "numba-tile": 4}
+    shared |= {"numpy": large.B, "numba-fused": large.B}
+    taken = pd.concat(
+        [of_part(rows, part, LARGE) for part in (*IDEAS, "versions")]
+    ).pipe(seconds)
+    points = [
+        (name, "CPU", samples / 2, 2 * large.step_gflop / taken[name].median())
+        for name, samples in shared.items()
+    ]
+    steps = -(-5 * len(airline_dataset()) // AIRLINE.B)
+    of_gpu = (
+        ("table", "5 epochs", steps * AIRLINE.step_gflop, SHARED_SMALL),
+        ("large", "forward on device", REFERENCE.gflop, SHARED_LARGE),
+    )
+    for variant, stage, gflop, names in of_gpu:
+        part = of_card[(of_card["variant"] == variant) & (of_card["stage"] == stage)]
+        medians = part.groupby("version")["seconds"].median()
+        points += [
+            (name, "GPU", samples / 2, gflop / medians[name])
+            for name, samples in names.items()
+            if name in medians
+        ]
+    return pd.DataFrame(points, columns=["version", "where", "intensity", "rate"])
+
+
+# Samples for which a GPU's version loads a weight once: a thread's, or all of a pass.
+SHARED_SMALL = {"cuda-v1": 1, "cuda-v2": 1, "cuda-v3": 1, "cuda-epoch": 1}
+SHARED_LARGE = {"cuda-fused": 4, "cuda-persistent": 64 * 100}
+
+
+def figure_roofline(
+    points: pd.DataFrame, peak: float, reading: float, gpu: tuple[float, float]
+) -> Figure:
+    """Rates over intensity, under the roofs of this core, measured, and of a GPU,
+    nominal: GFLOP/s and GB/s each.
+    """
+    figure, ax = plots.panels(1, 4.4)
+    for top, slope, colour in ((peak, reading, plots.BLUE), (*gpu, plots.RED)):
+        x = np.array([0.3, top / slope, 1e4])
+        ax.plot(x, np.minimum(top, slope * x), color=colour, linewidth=1.2)
+    ax.set(xscale="log", yscale="log", xlim=(0.3, 1e5))
+    ax.set(xlabel="operations for each byte of weights that is read, by count")
+    ax.set_ylabel("GFLOP/s")
+    labels = []
+    for version, where, intensity, rate in points.itertuples(index=False):
+        colour = plots.BLUE if where == "CPU" else plots.RED
+        ax.plot(intensity, rate, "o" if where == "CPU" else "s", color=colour)
+        labels.append((intensity, rate, version, colour))
+    for intensity in points["intensity"].unique():
+        plots.label_lines(ax, [one for one in labels if one[0] == intensity])
+    ax.set_title("Reading bounds no version: the roofs are above all of them")
+    return figure
 
 
 def exponents(rows: pd.DataFrame) -> pd.DataFrame:
@@ -584,10 +633,6 @@ def exponents(rows: pd.DataFrame) -> pd.DataFrame:
     logs = np.log(medians.median().unstack())
     slope = logs.apply(lambda row: np.polyfit(np.log(logs.columns), row, 1)[0], axis=1)
     return slope.unstack("process").T.pipe(intervals)
-
-
-def exponent(rows: pd.DataFrame, case: str) -> Interval:
-    return Interval(*exponents(rows).loc[case])
 
 
 def figure_sizes(rows: pd.DataFrame) -> Figure:
@@ -607,36 +652,6 @@ def figure_sizes(rows: pd.DataFrame) -> Figure:
     median = shown.groupby(["case", "windows"])["ms"].median()
     ax.set_ylim(median.min() / 2, median.max() * 3)
     plots.lines(ax, shown, "windows", "ms", "case", names=names, colours=colours)
-    p, q = (found[f"numpy, {how}"] for how in reversed(HOW))
+    p, q = (found[f"numpy, {how}"] for how in ("16 samples a step", "8 steps"))
     ax.set_title(f"numpy: time grows as N^{p:.2f}, with 8 steps as N^{q:.2f}")
     return figure
-
-
-def threads_gain(rows: pd.DataFrame) -> Interval:
-    """What all cores gain on the largest data set in eight steps."""
-    of_size = of_part(rows, "size")
-    top = of_size[of_size["windows"] == of_size["windows"].max()]
-    found = ratios(top, "numba-fused, 8 steps")["all cores, 8 steps"]
-    return Interval.of(found)
-
-
-def largest_batch(rows: pd.DataFrame) -> int:
-    return int(of_part(rows, "size")["windows"].max()) // 8
-
-
-def against_torch(rows: pd.DataFrame, work: Workload) -> dict[str, Any]:
-    """What recorded rows say of PyTorch on a workload: how many times as fast a
-    training step is here, and the share of PyTorch's forward pass that its products
-    would take at the rate of an SGEMM there.
-    """
-    ours = rows[rows["variant"].isna() | (rows["version"] == "pytorch")]
-    median = ours.groupby(["stage", "L", "H", "B", "version"])["seconds"].median()
-    sgemm = rows.loc[rows["version"] == "sgemm", "seconds"].median()
-    rate = 2 * 4096**3 / 1e9 / sgemm
-    of_step = ours[(ours["stage"] == "step") & (ours["L"] == work.L)]
-    of_step = of_step[(of_step["H"] == work.H) & (of_step["B"] == work.B)]
-    torch = median["forward", work.L, work.H, work.B, "pytorch"]
-    return {
-        "gain": summary(of_step, "pytorch", by="version")["ratio"]["numba-fused"],
-        "products": work.gflop / rate / torch,
-    }

@@ -53,12 +53,18 @@ def gpu(options: argparse.Namespace) -> None:
 
 
 def take(options: argparse.Namespace) -> None:
-    """Check an archive of a GPU's measurements, and put them into data/results/."""
+    """Check an archive of a GPU's measurements, or the run that `make report` left, and
+    put it into data/results/.
+    """
     with extra(EXTRA):
-        from . import archives
+        from . import archives, runs
 
-    how = {"replace": options.replace}
-    where, what = archives.take(Path(options.archive), options.folder, **how)
+    path = Path(options.archive)
+    if path.suffix == ".json":
+        where, what = runs.take(path, options.folder)
+    else:
+        how = {"replace": options.replace}
+        where, what = archives.take(path, options.folder, **how)
     print(f"taken over: {what}, to {where}; `make report` shows them")
 
 
@@ -87,9 +93,11 @@ def main(words: Sequence[str] | None = None) -> None:
         "--commit", help="what to record where there is no repository to ask"
     )
     part.add_argument("--archive", help="a file to pack the results into, too")
-    part = commands.add_parser("take", help="take an archive of GPU results over")
+    part = commands.add_parser("take", help="take GPU results or a run over")
     part.set_defaults(run=take)
-    part.add_argument("archive", help="what gpu.ipynb, or gpu --archive, made")
+    part.add_argument(
+        "archive", help="what gpu.ipynb, gpu --archive or make report made"
+    )
     part.add_argument("--folder", help="default data/results/ of the repository")
     said = "also with fewer parts than are there, or other rows of the same day"
     part.add_argument("--replace", action="store_true", help=said)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lstm_kernels.versions import versions
 
-from . import cards
+from . import cards, runs
 from .measure import results
 from .measure.ceilings import SGEMM_GFLOP
 from .measure.evidence import digits, speed
@@ -108,15 +108,23 @@ def newest(folder: results.Folder = None) -> str:
     return f"{table}\n\n{results.caption(about[machine])}."
 
 
-def headline(told: Mapping[str, str]) -> str:
-    """README's sentence of numbers that page 00 told, by their names."""
+def headline(told: Mapping[str, str], folder: results.Folder = None) -> str:
+    """README's sentence of numbers that page 00 told, by their names, and their range
+    over the runs that are kept.
+    """
     if missing := {"over plain loops", "over NumPy"} - {*told}:
         raise ValueError(f"told: got {[*told]}, want also {', '.join(sorted(missing))}")
-    return (
+    text = (
         f"On one thread `numba-fused` trains it {told['over plain loops']} as fast as"
         f" plain loops and {told['over NumPy']} as fast as NumPy: the median of five"
         " processes, and their range."
     )
+    every = runs.read(folder)
+    days = runs.over_days("over plain loops", every)
+    if len(every) > 1 and days:
+        ends = f"{digits(days.low)}x to {digits(days.high)}x"
+        text += f" Over {len(every)} runs on all machines that median was {ends}."
+    return text
 
 
 def renewed(
@@ -127,7 +135,7 @@ def renewed(
     `newest`; ValueError where it lacks one of them.
     """
     parts = {"gpu": cards.told(folder, recorded=True), "results": newest(folder)}
-    parts |= {} if told is None else {"headline": headline(told)}
+    parts |= {} if told is None else {"headline": headline(told, folder)}
     for name, content in parts.items():
         between = re.compile(rf"(<!-- {name}.*?-->\n).*(<!-- end of {name} -->)", re.S)
         new = "\n".join([r"\1", content.replace("\\", r"\\"), "", r"\2"])

@@ -20,7 +20,7 @@ import pytest
 from filed import filed, rows_of
 from form import problems_of_code, problems_of_form
 from made import PNG, TITLE, claim, code, drawn, markdown, parameters, save
-from nbformat.v4 import new_notebook
+from nbformat.v4 import new_markdown_cell, new_notebook
 from summary import summary
 
 from lstm_kernels.versions import numba_sample
@@ -230,6 +230,20 @@ def test_accept_takes_no_figure_of_another_run_and_changes_nothing(project):
     assert content(project) == before
 
 
+def test_paragraphs_beside_a_claim_that_came_out_otherwise_are_named():
+    text = [new_markdown_cell(f"{t}\n\n## {t} again") for t in ("Before.", "Here.")]
+    said = code("f()", claim("A."), claim("B."))
+    before = new_notebook(cells=[*text, said])
+    now = new_notebook(
+        cells=[*text, code("f()", claim("A."), claim("B.", "Not measured"))]
+    )
+    assert accept.changed(before, before) == []
+    assert accept.changed(before, now) == [
+        "Held, now Not measured: B.",
+        "    read again: Here. again",
+    ]
+
+
 def test_the_summary_counts_claims_and_tells_what_came_out_otherwise(project):
     sources = rules.notebooks(project / "notebooks")
     (project / "build" / "01_a.ipynb").unlink()
@@ -238,6 +252,7 @@ def test_the_summary_counts_claims_and_tells_what_came_out_otherwise(project):
         "Claims: 3 held, 1 did not, 1 not measured.",
         "Claims that came out otherwise than in the stored run: 2; a result, not an "
         "error: times vary with the machine.",
+        "Medians outside the range of the stored run: 0 of 0.",
         "00_o: did not hold, stored run: held: B.",
         f"{place}-2",
         "00_o: held, stored run: not measured: C.",
@@ -248,6 +263,7 @@ def test_the_summary_counts_claims_and_tells_what_came_out_otherwise(project):
     ]
     assert summary(project / "build", "site", sources[1:]) == [
         "Claims: none.",
+        "Medians outside the range of the stored run: 0 of 0.",
         "01_a: not executed",
     ]
 

@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import notebook_rules as rules
+from nbformat.v4 import new_notebook
 
-from lstm_report import machines
+from lstm_report import machines, runs
 from lstm_report.measure.results import replace
 
 FIGURES = """# Figures
@@ -49,6 +50,24 @@ def accept(build, root=rules.ROOT):
         os.utime(source, (times.st_atime, times.st_mtime))
 
 
+def changed(before, now):
+    """In lines: each claim whose verdict is another than in the stored page, and how
+    the paragraphs begin that stand in its section.
+    """
+    verdicts = {claim["sentence"]: claim["verdict"] for claim in rules.claims(before)}
+    lines, paragraphs = [], []
+    for cell in now.cells:
+        if cell.cell_type == "markdown":
+            _, heading, rest = cell.source.rpartition("\n## ")
+            paragraphs = [rest] if heading else [*paragraphs, cell.source]
+        for claim in rules.claims(new_notebook(cells=[cell])):
+            was = verdicts.get(claim["sentence"], claim["verdict"])
+            if was != claim["verdict"]:
+                lines.append(f"{was}, now {claim['verdict']}: {claim['sentence']}")
+                lines += [f"    read again: {p.strip()[:100]}" for p in paragraphs]
+    return lines
+
+
 def listed(books):
     """figures/README.md: the captions of the figures of each notebook, by its path."""
     parts = [FIGURES]
@@ -72,5 +91,10 @@ def renewed(root=rules.ROOT):
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        accept(Path(sys.argv[1]))
+        build = Path(sys.argv[1])
+        for source in rules.notebooks(rules.ROOT / "notebooks"):
+            now = rules.read(build / source.name)
+            print(*changed(rules.read(source), now), sep="\n", end="")
+        accept(build)
+        runs.take(build / "run.json")
     replace(rules.ROOT / "README.md", renewed())

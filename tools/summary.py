@@ -10,12 +10,16 @@ from pathlib import Path
 
 import notebook_rules as rules
 
+from lstm_report import runs
+from lstm_report.measure import provenance
+
 KINDS = {"Held": "held", "Did not hold": "did not", "Not measured": "not measured"}
 SMALL = "Small sizes: every cell ran, and no number says anything about speed."
 OTHERWISE = (
     "Claims that came out otherwise than in the stored run: {}; a result, not an"
 )
 OTHERWISE += " error: times vary with the machine."
+MEDIANS = "Medians outside the range of the stored run: {} of {}."
 
 
 def verdicts(books):
@@ -51,9 +55,45 @@ def summary(build, site, sources):
     if any(rules.preset(book) != "paper" for book in books):
         return [SMALL, *(line for line in lines if line.endswith("not executed"))]
     changes = [OTHERWISE.format(otherwise)] if otherwise else []
+    off, count = compared(build, sources)
+    changes.append(MEDIANS.format(off, count))
     return [verdicts(books), *changes, *lines]
+
+
+def texts(book):
+    """What a page shows, as one text."""
+    shown = (output.get("data", {}) for _, output, _ in rules.outputs(book))
+    return "\n".join(data.get("text/markdown", "") for data in shown)
+
+
+def compared(build, sources):
+    """How many medians of the executed pages lie outside the ranges of the stored ones,
+    and how many there are.
+    """
+    pairs = (
+        (texts(rules.read(source)), texts(rules.read(build / source.name)))
+        for source in sources
+        if (build / source.name).exists()
+    )
+    counts = [runs.outside(*pair) for pair in pairs]
+    return sum(off for off, _ in counts), sum(count for _, count in counts)
+
+
+def leave_run(build, sources):
+    """Write BUILD/run.json, which `python -m lstm_report take` accepts, if every page
+    was executed in full; returns a line that says so.
+    """
+    books = {source.stem: build / source.name for source in sources}
+    if not all(path.exists() for path in books.values()):
+        return []
+    books = {name: rules.read(path) for name, path in books.items()}
+    if any(rules.preset(book) == "smoke" for book in books.values()):
+        return []
+    pages = {n: (rules.claims(book), rules.numbers(book)) for n, book in books.items()}
+    runs.write(build / "run.json", provenance.machine("paper"), pages)
+    return [f"The run: {build}/run.json; `python -m lstm_report take` keeps it."]
 
 
 if __name__ == "__main__":
     build, site, *sources = map(Path, sys.argv[1:])
-    print("\n".join(summary(build, site, sources)))
+    print("\n".join([*summary(build, site, sources), *leave_run(build, sources)]))

@@ -81,9 +81,9 @@ def fresh(
 
     measure: a function of a module, which each process imports; a parameter `process`
     of it gets the number of the process, as a seed. arguments: its own, by name; they
-    can be pickled. limit: seconds for each process. env: more of its environment. Raises ValueError for a
-    function that no process can import, ProcessError with the output of one that fails
-    or ends without rows.
+    can be pickled. limit: seconds for each process. env: more of its environment.
+    Raises ValueError for a function that no process can import, ProcessError with the
+    output of one that fails or ends without rows.
     """
     if measure.__module__ == "__main__" or "." in measure.__qualname__:
         name = f"{measure.__module__}.{measure.__qualname__}"

@@ -1,0 +1,118 @@
+"""Whole runs of the report, one file each: the machine, and what became of each claim.
+The last runs of every machine lie beside each other in data/results/, so that a claim
+has its verdicts by machine and a headline its range over days.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lstm_kernels.files import check_path
+
+from .archives import MACHINE, check_values, checked_json, wrong
+from .measure import results
+from .measure.evidence import Interval
+from .measure.results import plain
+
+KEPT = 5  # runs of a machine
+FOLDER = "runs"
+VERDICTS = "Held", "Did not hold", "Not measured"
+KEYS = {"machine": dict, "claims": list, "numbers": dict}
+CLAIM = {"page", "sentence", "verdict", "numbers"}
+MEDIAN = re.compile(r"([\d.]+)x? ?(?:%|\S{1,7})? \(([\d.]+)x? to ([\d.]+)x?\)")
+
+
+def write(path: Path, machine: Mapping[str, Any], pages: Mapping[str, Any]) -> None:
+    """Write a run. machine: of `provenance.machine`. pages: by name the claims and the
+    named numbers of an executed notebook.
+    """
+    claims = [
+        {"page": page} | {key: claim[key] for key in CLAIM - {"page"}}
+        for page, (of_page, _) in pages.items()
+        for claim in of_page
+    ]
+    numbers = {name: told for _, named in pages.values() for name, told in named}
+    run = {"machine": dict(machine), "claims": claims, "numbers": numbers}
+    results.replace(path, json.dumps(run, indent=1, ensure_ascii=False) + "\n")
+
+
+def take(path: Path, folder: results.Folder = None) -> tuple[Path, str]:
+    """Put a run into `folder`, by default data/results/, beside the last ones of its
+    machine; returns where, and in words what it is. ValueError for a file that `write`
+    has not made, or of small sizes.
+    """
+    text = check_path("archive", path).read_bytes()
+    run = checked_json(path.name, text)
+    check_values(path.name, run)
+    for key, kind in KEYS.items():
+        if not isinstance(run.get(key), kind):
+            raise wrong(path.name, f"no {key}", "a run as `make report` leaves it")
+    machine, claims = run["machine"], run["claims"]
+    name, date = str(machine.get("name")), str(machine.get("date"))
+    if not MACHINE.fullmatch(name) or not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
+        raise wrong(
+            path.name, f"machine {name[:50]!r}, {date[:20]!r}", "its name, a day"
+        )
+    if machine.get("preset") != "paper":
+        raise wrong(path.name, f"preset {machine.get('preset')!r}", "'paper'")
+    for claim in claims:
+        if set(claim) != CLAIM or claim["verdict"] not in VERDICTS:
+            raise wrong(path.name, f"claim {str(claim)[:80]}", f"{sorted(CLAIM)}")
+    results.label(machine)  # as pages will tell of it
+    where = Path(results.FOLDER if folder is None else folder) / name / FOLDER
+    where.mkdir(parents=True, exist_ok=True)
+    commit = plain(str(machine.get("commit") or "none"))[:12]
+    results.replace(where / f"{date}-{commit}.json", text)
+    for old in sorted(where.glob("*.json"))[:-KEPT]:
+        old.unlink()
+    return where, f"a run of {date}, {len(claims)} claims"
+
+
+def read(folder: results.Folder = None) -> list[dict[str, Any]]:
+    """All runs, the oldest of each machine first."""
+    return [
+        json.loads(path.read_bytes())
+        for path in results.find(f"*/{FOLDER}/*.json", folder)
+    ]
+
+
+def by_machine(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """A table: each sentence of the newest run, its page, and by machine in how many of
+    its runs the sentence held.
+    """
+    runs = sorted(runs, key=lambda run: run["machine"]["date"])
+    if not runs:
+        return pd.DataFrame()
+    lines = [(claim["page"], claim["sentence"]) for claim in runs[-1]["claims"]]
+    table = pd.DataFrame(lines, columns=["page", "sentence"]).set_index("sentence")
+    for name in dict.fromkeys(run["machine"]["name"] for run in runs):
+        own = [run for run in runs if run["machine"]["name"] == name]
+        verdicts = [{c["sentence"]: c["verdict"] for c in run["claims"]} for run in own]
+        cells = {}
+        for sentence in table.index:
+            known = [one[sentence] for one in verdicts if sentence in one]
+            judged = [verdict == "Held" for verdict in known if verdict != VERDICTS[2]]
+            cells[sentence] = f"{sum(judged)} of {len(judged)}" if judged else "-"
+        about = own[-1]["machine"] | {"recorded": False}
+        table[results.label(about)] = pd.Series(cells)
+    return table
+
+
+def over_days(name: str, runs: Iterable[Mapping[str, Any]]) -> Interval | None:
+    """A named number over runs: its least, median and largest median; None for none."""
+    told = (MEDIAN.match(run["numbers"].get(name, "")) for run in runs)
+    found = [float(one[1]) for one in told if one]
+    return Interval.of(found) if found else None
+
+
+def outside(before: str, now: str) -> tuple[int, int]:
+    """Of the medians with a range in two texts of a page, in order: how many of the
+    second lie outside the range of the first, and how many there are in both.
+    """
+    pairs = zip(MEDIAN.findall(before), MEDIAN.findall(now), strict=False)
+    found = [float(low) <= float(b[0]) <= float(high) for (_, low, high), b in pairs]
+    return found.count(False), len(found)

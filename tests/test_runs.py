@@ -1,0 +1,97 @@
+"""Runs of the report: what `make report` leaves, and what `take` keeps of it."""
+
+import json
+
+import pytest
+
+from lstm_report import machines, runs
+from lstm_report.measure import provenance
+
+MACHINE = provenance.machine("paper") | {"name": "one", "date": "2026-01-01"}
+
+
+def claim(sentence, verdict="Held"):
+    return {"sentence": sentence, "verdict": verdict, "numbers": "2x (1x to 3x)"}
+
+
+def written(path, verdicts, median=2000, **machine):
+    claims = [claim(sentence, verdict) for sentence, verdict in verdicts.items()]
+    named = [("over plain loops", f"{median}x ({median - 10}x to {median + 10}x)")]
+    runs.write(path, MACHINE | machine, {"03_cpu_ladder": (claims, named)})
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two machines: one with runs of two days, on the second of which a claim fell."""
+    run, folder = tmp_path / "run.json", tmp_path / "results"
+    both = {"A.": "Held", "B.": "Held"}
+    runs.take(written(run, both), folder)
+    later = {"A.": "Held", "B.": "Did not hold"}
+    runs.take(written(run, later, 2200, date="2026-01-02"), folder)
+    other = {"A.": "Did not hold", "B.": "Not measured"}
+    runs.take(written(run, other, 1000, name="two", cores=16), folder)
+    return folder
+
+
+def test_a_table_has_where_each_claim_held(folder):
+    table = runs.by_machine(runs.read(folder))
+    assert table["page"].to_list() == ["03_cpu_ladder"] * 2
+    assert table.iloc[:, 1].to_list() == ["2 of 2", "1 of 2"]
+    assert table.iloc[:, 2].to_list() == ["0 of 1", "-"]
+
+
+def test_a_headline_has_its_range_over_days(folder):
+    days = runs.over_days("over plain loops", runs.read(folder))
+    assert days == (1000, 2000, 2200)
+    told = {"over plain loops": "5x", "over NumPy": "2x"}
+    assert "Over 3 runs on all machines that median was 1000x to 2200x" in (
+        machines.headline(told, folder)
+    )
+
+
+def test_the_last_runs_of_a_machine_are_kept(folder, tmp_path):
+    for day in range(10, 20):
+        path = written(tmp_path / "run.json", {"A.": "Held"}, date=f"2026-02-{day}")
+        where, said = runs.take(path, folder)
+    assert len(list(where.iterdir())) == runs.KEPT
+    assert said == "a run of 2026-02-19, 1 claims"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"preset": "smoke"}, "preset 'smoke'"),
+        ({"name": "../up"}, "machine '../up'"),
+        ({"date": "yesterday"}, "'yesterday'"),
+        ({"cpu": "x" * 3000}, "the text"),
+    ],
+)
+def test_what_is_no_run_of_the_report_is_refused(tmp_path, changed, message):
+    path = written(tmp_path / "run.json", {"A.": "Held"}, **changed)
+    with pytest.raises(ValueError, match=f"^archive: run.json: got .*{message}"):
+        runs.take(path, tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"machine": {}, "claims": 1}'])
+def test_another_file_is_refused(tmp_path, text):
+    path = tmp_path / "run.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"^archive: run.json: got "):
+        runs.take(path, tmp_path)
+
+
+def test_a_claim_that_was_changed_is_refused(tmp_path):
+    path = written(tmp_path / "run.json", {"A.": "Held"})
+    run = json.loads(path.read_text())
+    run["claims"][0]["verdict"] = "Always holds"
+    path.write_text(json.dumps(run))
+    with pytest.raises(ValueError, match="Always holds"):
+        runs.take(path, tmp_path)
+
+
+def test_medians_outside_the_ranges_of_another_run_are_counted():
+    before = "2x (1.5x to 3x), 4 % (3 to 5) and 7 µs (6 to 8); level 3x"
+    now = "3.1x (1.5x to 4x), 4.9 % (3 to 5) and 5 µs (6 to 8); level 9x"
+    assert runs.outside(before, now) == (2, 3)

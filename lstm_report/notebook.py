@@ -45,7 +45,7 @@ class Shared(NamedTuple):
 
 
 def _marked(disturbed: str) -> str:
-    return f"Disturbed run: {disturbed}."
+    return f"Noisy run: {disturbed}."
 
 
 class Notebook:

@@ -337,7 +337,7 @@ def test_all_guesses_are_shown_and_counted():
     assert table.iloc[1].to_list()[1:3] == ["1", "16000"]
     answers.disturbed = "quartiles 70 % apart"
     answers.result("tile")
-    assert "**Disturbed run: quartiles 70 % apart.**" in answers._nb.said[-1]
+    assert "**Noisy run: quartiles 70 % apart.**" in answers._nb.said[-1]
     answers.last_step()
     has(["**7x**, 6000 µs less", "takes 300 µs more"], answers._nb.said[-1])
     nothing = predictions(("loops", None), ("NumPy", None))

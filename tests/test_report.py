@@ -81,7 +81,7 @@ def test_a_claim_says_whether_it_held_in_which_run_and_why_not(
     shown.notebook().claim("One is two.", held, "1, 2", **about)
     shown.notebook().claim("One.", held, "", why="x.", recorded="2026, <b>")
     (data, metadata), (recorded, _) = shown
-    said = f"One is two (1, 2).{why} **Disturbed run: load.**"
+    said = f"One is two (1, 2).{why} **Noisy run: load.**"
     assert data["text/markdown"] == f"> **{verdict} in this run.** {said}"
     run = f"**{verdict} in the recorded run of 2026, &#60;b&#62;.**"
     assert recorded["text/markdown"].startswith(f"> {run} One.")
@@ -107,7 +107,7 @@ def test_a_claim_needs_a_sentence_a_verdict_and_a_reason(shown, claimed, said):
 
 def test_a_sentence_says_what_disturbed_its_times(shown):
     shown.notebook().say("\n    One\n    two.", "quartiles 40 % apart")
-    said = "One\ntwo. **Disturbed run: quartiles 40 % apart.**"
+    said = "One\ntwo. **Noisy run: quartiles 40 % apart.**"
     assert shown == [(said, None)]
 
 
@@ -155,7 +155,7 @@ def test_figures_go_to_build_and_nowhere_without_the_repository(shown, tmp_path)
         assert bool(content(tmp_path)) == bool(root)
     (data, metadata), (caption, _) = shown[2:]
     assert metadata["lstm_kernels"] == {"figure": "trial"}
-    assert metadata["image/png"]["alt"].startswith("A line. Disturbed run: load")
+    assert metadata["image/png"]["alt"].startswith("A line. Noisy run: load")
     assert caption == "**Figure 5.1.** It falls."
     folder, written = tmp_path / "build" / "paper" / "figures", content(tmp_path)
     assert {*written} == {folder / "trial.png", folder / "trial.svg"}

@@ -131,7 +131,7 @@ def test_a_caption_says_what_disturbs():
         ({"dirty": True}, " with changes"),
         ({"preset": "smoke"}, ", preset smoke"),
         ({"distorting_variables": ["A=1"]}, ", BLAS steered by A=1"),
-        ({"disturbance": "load"}, ", disturbed: load"),
+        ({"disturbance": "load"}, ", noisy run: load"),
     ):
         caption = results.caption(record | about)
         assert caption.endswith(f"{record['date']}, commit abc{end}")

@@ -215,7 +215,7 @@ class Predictions:
             text += f" You guessed {form(guess)}, {verdict(guess, measured)}."
         text += self._more(stage)
         if self.disturbed:
-            text += f" **Disturbed run: {self.disturbed}.**"
+            text += f" **Noisy run: {self.disturbed}.**"
         self._nb.say(text if guess is not None else folded("No guess: show it", text))
 
     def _factor(self, before, after, work=None):

@@ -315,7 +315,7 @@ def caption(record: Mapping[str, Any]) -> str:
     parts += [f"preset {record['preset']}"] if record["preset"] != "paper" else []
     parts += [f"BLAS steered by {name}" for name in record["distorting_variables"]]
     if record.get("disturbance"):
-        parts.append(f"disturbed: {record['disturbance']}")
+        parts.append(f"noisy run: {record['disturbance']}")
     return plain(", ".join(parts))
 
 

@@ -26,6 +26,7 @@ GROWTH = {
 }
 FIVE_EPOCHS = {"sequential": 51, "numpy-sample": 12, "numpy": 9, "cuda-v1": 102}
 FIVE_EPOCHS |= {"cuda-v2": 6, "cuda-v3": 3, "cuda-fused": 2, "cuda-epoch": 1}
+FIVE_EPOCHS |= {"numba-fused": 0.6}
 
 
 def ladder(small=GAINS, large=LARGE, off=(1.0, 1.03), growth=GROWTH):

@@ -8,6 +8,7 @@ no network, no pip and no repository.
 
 import base64
 import io
+import json
 import lzma
 import sys
 import textwrap
@@ -21,6 +22,7 @@ from nbformat.v4 import new_code_cell
 from notebook_rules import ROOT
 
 from lstm_kernels import __version__
+from lstm_report import closings
 
 CELL = Path(__file__).with_name("standalone_cell.py")
 # Where files lie, by where `measure.results` and imports look without a repository.
@@ -40,6 +42,8 @@ def packed():
                 if path.is_file() and path.parent.name != "__pycache__":
                     place = Path(name, path.relative_to(ROOT / room))
                     archive.writestr(zipfile.ZipInfo(str(place)), path.read_bytes())
+        place = f"lstm_report/recorded/{closings.FILE}"
+        archive.writestr(zipfile.ZipInfo(place), json.dumps(closings.stored()))
     return lzma.compress(raw.getvalue(), preset=9)
 
 

@@ -18,7 +18,8 @@ from .measure.workloads import GRID
 
 Line = dict[str, Any]  # of a table: texts by column
 STAGES = {"forward": "inference", "step": "training step"}
-PEERS = {"pytorch": "PyTorch", "jax": "JAX", "onnxruntime": "ONNX Runtime"}
+PEERS = {"pytorch": "PyTorch", "pytorch-flush": "PyTorch, flushed", "jax": "JAX"}
+PEERS |= {"onnxruntime": "ONNX Runtime"}
 LEFT_OUT = "one layer", "reference, 16 samples"  # between their neighbours
 
 
@@ -102,8 +103,9 @@ def newest(folder: results.Folder = None) -> str:
     parts = []
     for stage, name in STAGES.items():
         table = pd.DataFrame(peers(rows[rows["machine"] == machine], stage))
-        shown = table.set_index("workload")[["ms", "vs PyTorch"]]
-        parts.append(shown.add_prefix(f"{name}: "))
+        shown = table.set_index("workload")
+        names = [n for n in ("ms", "vs PyTorch", "vs PyTorch, flushed") if n in shown]
+        parts.append(shown[names].add_prefix(f"{name}: "))
     table = markdown(pd.concat(parts, axis=1).reset_index())
     return f"{table}\n\n{results.caption(about[machine])}."
 

@@ -114,6 +114,24 @@ class Torch:
         return self.descend(self.tensor(x), self.tensor(target)).item()
 
 
+class FlushedTorch(Torch):
+    """The same with subnormal numbers flushed to zero during its calls."""
+
+    def outputs(self, x: Any) -> Any:
+        return self._flushed(super().outputs, x)
+
+    def descend(self, x: Any, target: Any) -> Any:
+        return self._flushed(super().descend, x, target)
+
+    def _flushed(self, call, *arguments):
+        if not self.torch.set_flush_denormal(True):
+            raise UnavailableError("pytorch-flush: this CPU cannot flush them")
+        try:
+            return call(*arguments)
+        finally:
+            self.torch.set_flush_denormal(False)
+
+
 class Jax:
     """JAX, a scan under `jit`.
 
@@ -189,8 +207,14 @@ class OnnxRuntime:
         return self.session.run(None, {"x": x})[0]
 
 
-PEERS: dict[str, Any] = {"pytorch": Torch, "jax": Jax, "onnxruntime": OnnxRuntime}
-PACKAGES = {"pytorch": "torch", "jax": "jax", "onnxruntime": "onnxruntime"}
+PEERS: dict[str, Any] = {
+    "pytorch": Torch,
+    "pytorch-flush": FlushedTorch,
+    "jax": Jax,
+    "onnxruntime": OnnxRuntime,
+}
+PACKAGES = {"pytorch": "torch", "pytorch-flush": "torch"}
+PACKAGES |= {"jax": "jax", "onnxruntime": "onnxruntime"}
 
 
 def installed(names: Iterable[str] = tuple(PEERS)) -> list[str]:

@@ -2,7 +2,6 @@
 file.
 """
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -14,12 +13,10 @@ from lstm_kernels.versions import VersionName, network, versions
 from lstm_kernels.versions.base import Network
 
 from .comparer import compare_to_reference
-from .timing import interleaved, together
+from .timing import interleaved, together, wait_until_idle
 from .workloads import Workload
 
 Nets = Mapping[str, Network]
-# Seconds in which threads of a BLAS library, after a check, wait on the cores for more.
-AFTER_BLAS = 0.2
 
 
 def networks(names: Iterable[VersionName], work: Workload, **options: Any) -> Nets:
@@ -64,7 +61,7 @@ def timed(
     `interleaved` takes it.
     """
     errors = check()
-    time.sleep(AFTER_BLAS)
+    wait_until_idle()
     parts = [
         interleaved(named, **options).assign(stage=stage)
         for stage, named in cases.items()

@@ -572,7 +572,7 @@ def roofline(rows: pd.DataFrame, works: dict[str, Workload], of_card: pd.DataFra
     airline's size and inference of the reference workload.
     """
     large = works[LARGE]
-    shared = {"loops": 1, "numba-sample": 1, "numba-tile": 4}
+    shared = {"numba-sample": 1, "numba-tile": 4}
     shared |= {"numpy": large.B, "numba-fused": large.B}
     taken = pd.concat(
         [of_part(rows, part, LARGE) for part in (*IDEAS, "versions")]
@@ -612,17 +612,20 @@ def figure_roofline(
     for top, slope, colour in ((peak, reading, plots.BLUE), (*gpu, plots.RED)):
         x = np.array([0.3, top / slope, 1e4])
         ax.plot(x, np.minimum(top, slope * x), color=colour, linewidth=1.2)
-    ax.set(xscale="log", yscale="log", xlim=(0.3, 1e5))
+    ax.set(xscale="log", yscale="log", xlim=(0.03, 4e5))
     ax.set(xlabel="operations for each byte of weights that is read, by count")
     ax.set_ylabel("GFLOP/s")
-    labels = []
+    left, below = (-7, -4), (4, -13)
+    offsets = {"numba-tile": below, "numpy": below, "cuda-v2": (-7, -11)}
     for version, where, intensity, rate in points.itertuples(index=False):
         colour = plots.BLUE if where == "CPU" else plots.RED
         ax.plot(intensity, rate, "o" if where == "CPU" else "s", color=colour)
-        labels.append((intensity, rate, version, colour))
-    for intensity in points["intensity"].unique():
-        plots.label_lines(ax, [one for one in labels if one[0] == intensity])
-    ax.set_title("Reading bounds no version: the roofs are above all of them")
+        offset = offsets.get(version, left if intensity < 1 else (7, -4))
+        side = {"ha": "right" if offset[0] < 0 else "left", "color": colour}
+        plots.note(ax, version, (intensity, rate), offset, **side)
+    plots.note(ax, "this core", (1e4, peak), ha="right", color=plots.BLUE)
+    plots.note(ax, "H100", (1e4, gpu[0]), ha="right", color=plots.RED)
+    ax.set_title("One version reaches the roof of its machine")
     return figure
 
 

@@ -28,8 +28,7 @@ STEPS = {  # of LADDER, those that lead from plain loops to its end, in words
     LOOPS: "compiled loops",
     "numba-sample": "`numba-sample` (eight rows of $W$ at a time; a call costs more)",
     "numba-tile": "`numba-tile` (four samples at a time)",
-    "numba-fused": "`numba-fused` (one call, memory kept, sums in registers, cell in "
-    "vector code)",
+    "numba-fused": "`numba-fused` (one call, sums in registers)",
 }
 ON_GPU = ("cuda-v1", "cuda-fused")
 LARGE = Workload(L=1, T=12, D=1, H=512, B=16)

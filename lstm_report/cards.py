@@ -3,6 +3,7 @@ that pages show, measured here or recorded.
 """
 
 import json
+import math
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +22,8 @@ from .measure.timing import disturbance
 
 NONE = "no GPU time of it"  # why something is not told
 MINUTES = 5.0  # that a page takes at most
+# Lanes for float32 of a multiprocessor, by compute capability; others have 128.
+LANES = {"6.0": 64, "7.0": 64, "7.5": 64, "8.0": 64}
 # What gpu-checks.json has besides parts.
 ABOUT = "date", "commit", "dirty", "versions", "preset", "rows", "ended"
 
@@ -113,21 +116,31 @@ def place(folder: Path) -> Path:
     return folder / provenance.machine_name()
 
 
+def about(rows: pd.DataFrame, folder: results.Folder = None) -> dict[str, Any]:
+    """What `rows` were measured on: their record; of rows of this run the machine."""
+    if "machine" not in rows or rows.empty:
+        return provenance.machine()
+    return results.record("gpu", rows["machine"].iloc[0], folder)
+
+
 def conditions(rows: pd.DataFrame, folder: results.Folder = None) -> dict[str, str]:
     """For claims: date, GPU and driver of recorded rows, "" for others, and what
     disturbed.
     """
     if "machine" not in rows or rows.empty:
         return {"recorded": "", "disturbed": disturbance(rows)}
-    about = results.record("gpu", rows["machine"].iloc[0], folder)
-    recorded = f"{about['date']}, {named(about['gpu'])}"
-    return {"recorded": recorded, "disturbed": about.get("disturbance", "")}
+    record = about(rows, folder)
+    recorded = f"{record['date']}, {named(record['gpu'])}"
+    return {"recorded": recorded, "disturbed": record.get("disturbance", "")}
 
 
-def name_of(rows: pd.DataFrame, folder: results.Folder = None) -> str:
-    """The device of rows, as its driver says it; "" for none."""
-    if rows.empty:
-        return ""
-    if "machine" in rows:
-        return results.record("gpu", rows["machine"].iloc[0], folder)["gpu"]["name"]
-    return (provenance.gpu() or {}).get("name", "")
+def rates(rows: pd.DataFrame, folder: results.Folder = None) -> tuple[float, float]:
+    """By what the driver says of the device of `rows`: the most GFLOP/s in float32, a
+    multiply-add two operations, and the most GB/s of its memory; NaN without a device.
+    """
+    gpu = about(rows, folder)["gpu"]
+    if not gpu:
+        return math.nan, math.nan
+    lanes = gpu["multiprocessors"] * LANES.get(gpu["capability"], 128)
+    memory = 2 * gpu["memory_clock_mhz"] * gpu["memory_bus_bits"] / 8
+    return 2 * lanes * gpu["clock_mhz"] / 1e3, memory / 1e3

@@ -1,5 +1,5 @@
-"""Page 4, the ladder on a GPU: kernels on a toy network, what is copied and who has
-work by count, the records of the executed code, and times where a device is found.
+"""Page 4, the versions on a GPU: kernels on a toy network, what is copied, the records
+of the executed code, and times where a device is found or was recorded.
 
 Import it after `provenance.simulate_without_gpu`.
 """
@@ -10,38 +10,61 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
-from lstm_kernels.gpu import build, device, plain_kernels, plans
+from lstm_kernels.gpu import build, plain_kernels, plans
 from lstm_kernels.gpu.layout import Sizes
 from lstm_kernels.versions import cuda_persistent
 
-from .. import cards, plots
-from ..experiments import gpu, gpu_bounds, gpu_torch
-from ..experiments.gpu import Count, bytes_copied
+from .. import plots
+from ..experiments.gpu import Count
 from ..measure import comparer, evidence, results, runner
 from ..measure.evidence import Interval, digits
-from ..measure.workloads import Workload
+from ..measure.timing import interleaved
+from ..measure.workloads import AIRLINE, Workload
 
 LSTM = CELLS["lstm"]
-GPU: list[Any] = [version.name for version in lk.versions() if version.target == "gpu"]
 MULTIPROCESSORS, SHARED = 132, 227 << 10  # of an H100; bytes that it grants a block
 STEPS, SAMPLES, INPUTS, UNITS = 3, 7, 2, 5  # of the toy network
-OF_PAGE = "kernels of this page"
-OUTCOMES = "reported", "wrong result", "harmless"
-Judged = tuple[bool | None, str]
-NOT_MEASURED: Judged = None, cards.NONE
-CPU = "numpy-sample", "numpy", "numba-sample", "numba-fused"
-TORCH = [*gpu_torch.KINDS]
+CPU, OURS, CUDNN = plots.BLACK, plots.BLUE, plots.RED
+SMALL = {  # version -> what figure 4.1 calls it, and its colour
+    "numpy-sample": ("NumPy, sample by sample", CPU),
+    "numpy": ("NumPy, a mini-batch at once", CPU),
+    "cuda-v1": ("V1", OURS),
+    "cuda-v2": ("V2", OURS),
+    "cuda-v3": ("V3", OURS),
+    "cuda-fused": ("cuda-fused", OURS),
+    "cuda-epoch": ("cuda-epoch", OURS),
+    "pytorch": ("cuDNN", CUDNN),
+    "pytorch-graph": ("cuDNN, CUDA graph", CUDNN),
+    "numba-fused": ("numba-fused, all cores", CPU),
+    "one core": ("one core, another machine", CPU),
+}
+LARGE = {
+    "numba-fused": ("numba-fused, all cores", CPU),
+    "cuda-fused": ("cuda-fused", OURS),
+    "cuda-persistent": ("cuda-persistent", OURS),
+    "pytorch": ("cuDNN", CUDNN),
+    "pytorch-graph": ("cuDNN, CUDA graph", CUDNN),
+    "pytorch-tf32": ("cuDNN, TF32", CUDNN),
+    "pytorch-graph-tf32": ("cuDNN, TF32, CUDA graph", CUDNN),
+}
+TF32 = "pytorch-tf32", "pytorch-graph-tf32"  # whose peak is another
 
 
-def target() -> str:
-    """Where the kernels of this run run."""
-    simulated = "Numba's simulator, on the CPU; a simulator's time says nothing"
-    return simulated if device.SIMULATED else "this machine's GPU"
+def measure_one_core(windows: int, rounds: int) -> pd.DataFrame:
+    """Rows of an epoch of the airline network by `numba-fused` on one core of this
+    machine; `step`: seconds of one of its mini-batches.
+    """
+    net = lk.network("numba-fused", AIRLINE.params(), threads=1)
+    dataset, order = AIRLINE.dataset(windows), np.arange(windows)
+    epoch = {"one core": lambda: net.epoch(dataset, order, AIRLINE.B, 0.05)}
+    rows = interleaved(epoch, repeats=rounds)
+    return rows.assign(step=rows["seconds"] / -(-windows // AIRLINE.B))
 
 
 # The toy network.
@@ -85,7 +108,7 @@ def tape() -> tuple[np.ndarray, ...]:
 
 
 def caught(compare: Callable, got: comparer.Arrays, want: comparer.Arrays) -> str:
-    """What the comparer says of a wrong result; AssertionError for nothing."""
+    """What the comparer reports of a wrong result; AssertionError for nothing."""
     try:
         compare(got, want, 1e-5)
     except comparer.MismatchError as error:
@@ -107,16 +130,6 @@ def worst_errors(params: lk.Params) -> dict[str, float]:
         step = comparer.compare(got, want, 1e-5)
         errors[name] = max(step, comparer.compare_to_reference(name, params, x))
     return errors
-
-
-def cannot() -> str:
-    """The GPU versions that cannot run here, with the reason of each; "" for none."""
-    told = [
-        f"`{version.name}` cannot run here: {results.plain(version.why_unavailable)}."
-        for version in lk.versions()
-        if version.target == "gpu" and version.why_unavailable
-    ]
-    return " ".join(told)
 
 
 def figure_who(samples: int = 8, units: int = 4, block: int = 4, tile: int = 2):
@@ -172,33 +185,14 @@ def persistent(work: Workload) -> Persistent:
     return Persistent(plan.blocks, plan.units, n.H * share, loads, 2 * n.H * row)
 
 
-def busy(work: Workload) -> tuple[float, float]:
-    """The share of an H100's multiprocessors with a block: of V2's, of cuda-fused's."""
-    n = Sizes(work.L, work.T, work.B, work.D, work.H, 1, 4)
+def blocks(samples: int) -> int:
+    """The blocks that `cuda-epoch` launches on an H100 for the airline network, with so
+    many samples in a mini-batch.
+    """
+    work = AIRLINE
+    n = Sizes(work.L, work.T, samples, work.D, work.H, 1, 4)
     limits = {"multiprocessors": MULTIPROCESSORS, "shared": SHARED, "threads": 256}
-    fused = plans.plan(n, np.float32, **limits).blocks
-    v2 = -(-work.B // 32)
-    return min(1, v2 / MULTIPROCESSORS), min(1, fused / MULTIPROCESSORS)
-
-
-def check_counts(params: lk.Params) -> None:
-    """Hold `bytes_copied` to what the versions count; ValueError where they differ."""
-    work = Workload(L=1, T=2, D=INPUTS, H=UNITS, B=2)
-    dataset, order = work.dataset(2), np.arange(2)
-    for name in runner.available("gpu"):
-        net = lk.network(name, params)
-        sent, fetched = gpu.copied(
-            net, lambda net=net: net.epoch(dataset, order, 2, 0.1)
-        )
-        if name in gpu.STAY:  # which send the data set, once
-            sent -= dataset.x.nbytes + dataset.target.nbytes
-        if (sent, fetched) != (want := bytes_copied(name, work)):
-            raise ValueError(f"{name}: got {sent, fetched} bytes, want {want}")
-
-
-def share(work: Workload, version: str = "cuda-v3") -> float:
-    """The share of V2's bytes that a version copies."""
-    return sum(bytes_copied(version, work)) / sum(bytes_copied("cuda-v2", work))
+    return plans.plan(n, np.float32, **limits).blocks
 
 
 def figure_bytes(counts: dict[str, Count]) -> Figure:
@@ -220,57 +214,39 @@ def figure_bytes(counts: dict[str, Count]) -> Figure:
     return figure
 
 
-# The compiled code, executed: records of `make ptx`.
-
-
 def executed() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What the PTX machine ran, a row a case, and the faults planted in it."""
+    """What the PTX machine ran (`make ptx`): a row a case, and the faults planted."""
     names = "ptx-machine.csv", "ptx-machine-faults.csv"
     runs, faults = (pd.read_csv(results.find(name)[0]) for name in names)
-    return runs, faults
-
-
-def machine_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """Cases, errors and faults by version, and the instructions of the busiest thread
-    of a training step where the same network was run with so many samples.
-    """
-    runs = runs.replace({"version": {"gpu_kernels": OF_PAGE}})
-    by = runs.groupby("version", sort=False)
-    table = pd.DataFrame({"cases": by.size(), "faults": by["faults"].sum()})
-    error = by[["passes", "parameters"]].max().max(axis=1)
-    table["largest error"] = [f"{value:.0e}" for value in error]
-    first = runs.iloc[0]  # the network that V1 runs
-    same = (runs[["L", "T", "D", "H"]] == first[["L", "T", "D", "H"]]).all(axis=1)
-    same &= (runs["cell"] == "lstm") & (runs["dtype"] == "float32")
-    # Where a version divides its work in two ways: by the better one.
-    longest = runs[same].groupby(["version", "B"])["critical"].min().unstack()
-    for B in longest:
-        column = longest[B].reindex(table.index)
-        told = [digits(value / 1e3) if value > 0 else "-" for value in column]
-        table[f"{B} samples (thousand)"] = told
-    ladder = [version.name for version in lk.versions()]
-    return table.loc[sorted(table.index, key=[*ladder, OF_PAGE].index)]
-
-
-def planted(faults: pd.DataFrame) -> str:
-    """A sentence on the faults that were planted; faults: counts by outcome."""
-    count = faults.reindex(columns=OUTCOMES, fill_value=0).sum()
-    kinds = ", ".join(dict.fromkeys(faults["planted"]))
-    return (
-        f"Of {count.sum()} planted faults ({kinds}) the machine reports "
-        f"{count['reported']}; {count['wrong result']} of the others give a wrong "
-        f"result, {count['harmless']} change nothing in these cases."
-    )
+    return runs, faults.reindex(columns=["reported", "wrong result", "harmless"])
 
 
 # Times, of this machine's device or recorded.
 
 
-def of_part(rows: pd.DataFrame, variant: str, stage: str, largest: str = "") -> Any:
-    """The rows of a comparison; with `largest` of its largest N, or B."""
-    chosen = rows[(rows["variant"] == variant) & (rows["stage"] == stage)]
-    most = chosen[largest].max() if largest else None
-    return chosen[chosen[largest] == most] if largest else chosen
+def small(rows: pd.DataFrame) -> pd.DataFrame:
+    """Seconds of a step of the airline network by version: `table` in the five short
+    epochs of the course project, `airline` in one long epoch.
+    """
+    found = {}
+    for variant in ("table", "airline"):
+        part = rows[rows["variant"] == variant]
+        epochs = part["stage"].str.extract(r"(\d+) epochs")[0].fillna(1).astype(int)
+        steps = epochs * np.ceil(part["N"] / part["B"])
+        found[variant] = (part["seconds"] / steps).groupby(part["version"]).median()
+    return pd.DataFrame(found, columns=["table", "airline"], dtype=float)
+
+
+def large(rows: pd.DataFrame) -> pd.DataFrame:
+    """Seconds of a training step and of inference of the reference workload by version,
+    of its largest mini-batch; on a GPU inputs and outputs of inference stay there.
+    """
+    part = rows[rows["variant"] == "large"]
+    part = part[part["B"] == part["B"].max()]
+    table = part.groupby(["version", "stage"])["seconds"].median().unstack()
+    table = table.reindex(columns=["step", "forward on device", "forward"])
+    inference = table["forward on device"].fillna(table["forward"])
+    return pd.DataFrame({"step": table["step"], "inference": inference})
 
 
 def ratio_of(chosen: pd.DataFrame, one: str, other: str) -> Interval | None:
@@ -281,154 +257,83 @@ def ratio_of(chosen: pd.DataFrame, one: str, other: str) -> Interval | None:
         return None
     if chosen["process"].nunique() > 1:
         found = evidence.ratios(chosen, other, "version")[one].dropna()
-        return Interval.of(found) if len(found) else None
-    table = chosen.pivot_table(index="repeat", columns="version", values="seconds")
-    found = (table[other] / table[one]).dropna()
+    else:
+        table = chosen.pivot_table(index="repeat", columns="version", values="seconds")
+        found = (table[other] / table[one]).dropna()
     return Interval.of(found) if len(found) else None
 
 
-def step_gain(rows: pd.DataFrame) -> Interval | None:
-    """V3 compared with `numpy`, for a step of hundreds of samples."""
-    return ratio_of(of_part(rows, "hundreds", "step"), "cuda-v3", "numpy")
-
-
-def cudnn_gain(rows: pd.DataFrame) -> Interval | None:
-    """`cuda-epoch` compared with cuDNN in a graph, on the larger airline data set."""
-    return ratio_of(
-        of_part(rows, "airline", "epoch", "N"), "cuda-epoch", "pytorch-graph"
-    )
-
-
-def persistent_gain(rows: pd.DataFrame) -> Interval | None:
-    """`cuda-persistent` compared with cuDNN as PyTorch calls it, inference of the
-    reference workload.
-    """
-    part = of_part(rows, "large", "forward on device", "B")
-    return ratio_of(part, "cuda-persistent", "pytorch")
-
-
 def power(rows: pd.DataFrame) -> Interval | None:
-    """The power of the windows with which an epoch of `cuda-epoch` grows; of one
-    process the range of its rounds.
+    """The power of the windows with which an epoch of `cuda-epoch` grows between the
+    two largest data sets; of one process the range of its rounds.
     """
-    grown = of_part(rows, "windows", "epoch")
-    times = grown[grown["version"] == "cuda-epoch"]
+    times = rows[(rows["variant"] == "windows") & (rows["version"] == "cuda-epoch")]
     if times["N"].nunique() < 2:
         return None
     by = "process" if times["process"].nunique() > 1 else "repeat"
     table = times.groupby([by, "N"])["seconds"].median().unstack().dropna()
     if table.empty:
         return None
-    few, many = table.columns[0], table.columns[-1]
+    few, many = table.columns[-2:]
     return Interval.of(np.log(table[many] / table[few]) / np.log(many / few))
 
 
-def at_least_as_fast(gain: Interval | None, threshold: float) -> Judged:
-    """The verdict and the numbers of a claim that a gain is at least so large."""
-    if gain is None:
-        return NOT_MEASURED
-    return evidence.at_least(gain, threshold), evidence.speed(gain)
+def named(version: str) -> str:
+    """What figure 4.1 calls a version on the large network."""
+    return LARGE.get(version, (version, ""))[0]
 
 
-def at_most_the_power(grown: Interval | None, threshold: float) -> Judged:
-    """The verdict and the numbers of a claim that time grows with such a power."""
-    if grown is None:
-        return NOT_MEASURED
-    told = f"time grows as the windows to the power {grown}"
-    return evidence.at_most(grown, threshold), told
-
-
-def filled(table: pd.DataFrame) -> pd.DataFrame:
-    """Columns and rows of which something was measured."""
-    table = table.dropna(how="all").dropna(axis=1, how="all")
-    return table.fillna("-").rename_axis("version")
-
-
-def small_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Small networks: steps of 256 samples, and of 16 in an epoch."""
-    parts = ("hundreds", "step"), ("airline", "epoch", "N")
-    hundreds, airline = (
-        of_part(rows, *part).groupby("version")["seconds"].median() for part in parts
-    )
-    steps = -(-of_part(rows, "airline", "epoch")["N"].max() // gpu.AIRLINE.B)
-    over = pd.Series(dtype=float)
-    if "numpy-sample" in hundreds:
-        over = hundreds["numpy-sample"] / hundreds
-    us = "\N{MICRO SIGN}s"
-    columns = {
-        "256 samples, over numpy-sample": over.map(evidence.speed),
-        f"256 samples, a step ({us})": (1e6 * hundreds).map(digits),
-        f"16 samples, a step of an epoch ({us})": (1e6 * airline / steps).map(digits),
-    }
-    return filled(pd.DataFrame(columns, [*CPU, *GPU, *TORCH]))
-
-
-def large_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """The reference workload: milliseconds of inference from device to device and of a
-    training step, by samples.
+def figure_versions(rows: pd.DataFrame, core: float | None = None) -> Figure:
+    """Times of each version on the small and on the large network; core: seconds of a
+    step on one core of the pages' machine, which is drawn hollow.
     """
-    stages = {"inference": "forward on device", "step": "step"}
-    columns = {}
-    for told, stage in stages.items():
-        part = of_part(rows, "large", stage)
-        ms = 1e3 * part.groupby(["B", "version"])["seconds"].median()
-        for B in sorted(part["B"].unique(), reverse=True):
-            columns[f"{told}, {B:.0f} samples (ms)"] = ms[B].map(digits)
-    return filled(pd.DataFrame(columns, [*CPU, *GPU, *TORCH]))
+    tables = small(rows), large(rows)
+    if core:
+        tables[0].loc["one core", "airline"] = core
+    shown = [
+        {name: how for name, how in names.items() if name in table.index}
+        for names, table in zip((SMALL, LARGE), tables, strict=True)
+    ]
+    heights = [max(1, len(names)) for names in shown]
+    figure, axes = plots.panels(2, 7.4, height_ratios=heights)
+    marks = {"table": ("o", "short epochs"), "airline": ("D", "a long epoch")}
+    _rows_of_versions(axes[0], 1e6 * tables[0], shown[0], marks)
+    marks = {"step": ("o", "training step"), "inference": ("s", "inference")}
+    _rows_of_versions(axes[1], 1e3 * tables[1], shown[1], marks)
+    axes[0].set_title("Small network: one core keeps up")
+    axes[0].set_xlabel("microseconds of a training step (log axis)")
+    axes[1].set_title("Large network: cuDNN is ahead")
+    axes[1].set_xlabel("milliseconds (log axis)")
+    return figure
+
+
+def _rows_of_versions(ax: Axes, table: pd.DataFrame, names: dict, marks: dict) -> None:
+    """A row for each version, with a mark for each column of its times."""
+    ax.set_xscale("log")
+    for row, (version, (_, colour)) in enumerate(names.items()):
+        times = table.loc[version]
+        for column, (mark, _) in marks.items():
+            face = "white" if version == "one core" else colour
+            how = {"color": colour, "markerfacecolor": face, "markersize": 6}
+            ax.plot(times[column], row, mark, **how)
+        text = ", ".join(digits(value) for value in sorted(times.dropna()))
+        place = times.max(), row
+        plots.note(ax, text, place, (8, 0), va="center", color=colour)
+    for mark, told in marks.values():
+        ax.plot([], [], mark, color=plots.GREY, label=told)
+    plots.named_rows(ax, [told for told, _ in names.values()] or [""])
+    ax.margins(x=0.3)
+    ax.legend(loc="upper left")
 
 
 def figure_growth(rows: pd.DataFrame) -> Figure:
     """Times of an epoch over the windows of the data set, a line for each version."""
-    grown = of_part(rows, "windows", "epoch").assign(ms=lambda r: 1e3 * r["seconds"])
+    grown = rows[rows["variant"] == "windows"].assign(ms=lambda r: 1e3 * r["seconds"])
     figure, ax = plots.panels()
     ax.set(xscale="log", yscale="log", xlabel="windows of the data set")
     ax.set(ylabel="milliseconds of an epoch")
-    sizes = grown["N"].unique()
-    ax.set_xlim(sizes.min() / 1.2, sizes.max() * 12)
-    line = plots.lines(ax, grown, "N", "ms", "version")["cuda-epoch"]
-    times, more = line.iloc[-1] / line.iloc[0], line.index[-1] / line.index[0]
-    said = f"{digits(more)} times the data in {digits(times)} times the time"
-    ax.set_title(f"cuda-epoch: {said}")
+    ax.set_title("With larger mini-batches cuda-epoch overtakes the cores")
+    if not grown.empty:
+        ax.set_xlim(grown["N"].min() / 1.2, grown["N"].max() * 7)
+        plots.lines(ax, grown, "N", "ms", "version")
     return figure
-
-
-def show_times(nb: Any, rows: pd.DataFrame, disturbed: str) -> None:
-    """Show the tables of times, the figure of growing data, and what became of the
-    bounds; nothing for no rows.
-    """
-    if rows.empty:
-        return
-    for table in (small_table(rows), large_table(rows)):
-        if not table.empty:
-            nb.table(table)
-    nb.say(fastest(rows))
-    if power(rows):
-        caption = "Eight mini-batches to an epoch at every size."
-        nb.show(figure_growth(rows), "04-growth", caption, disturbed=disturbed)
-    nb.say(gpu_bounds.verdict(rows, cards.name_of(rows)))
-
-
-def fastest(rows: pd.DataFrame) -> str:
-    """Which version was fastest on small networks; "" where nothing was measured."""
-    parts = {
-        "a step of 256 samples": of_part(rows, "hundreds", "step"),
-        "an epoch in steps of 16": of_part(rows, "airline", "epoch", "N"),
-    }
-    told = []
-    for what, part in parts.items():
-        took = part.groupby("version")["seconds"].median().sort_values()
-        if len(took) > 1:
-            first, second = took.index[:2]
-            over = evidence.speed(took.iloc[1] / took.iloc[0])
-            told.append(f"of {what} `{first}`, {over} over `{second}`")
-    return f"The fastest: {'; '.join(told)}." if told else ""
-
-
-def shown_of(rows: pd.DataFrame) -> str:
-    """What was measured, for the summary; "" for no rows."""
-    step = of_part(rows, "large", "step", "B").groupby("version")["seconds"].median()
-    told = {"cuda-persistent": "`cuda-persistent`", "pytorch": "PyTorch with cuDNN"}
-    told["pytorch-graph"] = "that in a CUDA graph"
-    known = [f"{told[n]} {evidence.ms(step[n])}" for n in told if n in step]
-    large = f"A training step of the reference workload: {', '.join(known)}, float32."
-    return f"{fastest(rows)} {large if known else ''}".strip()

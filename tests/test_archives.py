@@ -133,7 +133,7 @@ def check_sound(where):
     assert shown.isprintable()
     assert not {*"<>`[]"} & {*shown}  # which Markdown would read
     rows = results.read("gpu", where.parent)
-    for show in page_03.on_card, page_04.small_table, page_05.say_gpu, page_07.say_gpu:
+    for show in page_03.on_card, page_04.small, page_05.say_gpu, page_07.say_gpu:
         show(rows)
 
 

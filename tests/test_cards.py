@@ -22,6 +22,7 @@ from lstm_report.measure.process import ProcessError
 from lstm_report.pages import page_03, page_04, page_05, page_07
 
 T4 = {"name": "Tesla T4", "capability": "7.5", "multiprocessors": 40, "driver": "550.1"}
+T4 |= {"clock_mhz": 1590.0, "memory_clock_mhz": 5000.0, "memory_bus_bits": 256}
 MADE = {  # seconds by version, of (variant, stage, sizes)
     ("airline", "epoch", 1600): {"cuda-epoch": 4e-3, "pytorch-graph": 8e-3},
     ("hundreds", "step", 256): {"numpy": 6e-3, "numpy-sample": 0.3, "cuda-v3": 3e-3},
@@ -89,14 +90,16 @@ def test_a_card_fills_every_table_that_waits_for_one(card, tmp_path):
     assert cards.told(tmp_path).endswith("ed: Tesla T4, driver 550.1, in this run.")
     took = page_03.on_card(rows)
     assert took["sequential"] / took["cuda-v3"] == pytest.approx(20)
-    assert page_04.small_table(rows).iloc[:, 0]["cuda-v3"] == "100x"
-    assert page_04.large_table(rows).iloc[0, 0] == "6"
-    assert page_04.step_gain(rows).middle == pytest.approx(2)
-    assert page_04.cudnn_gain(rows).middle == pytest.approx(2)
+    small = page_04.small(rows)
+    assert small["table"]["cuda-v3"] == pytest.approx(2 / 5)  # an epoch of one step
+    assert small["airline"]["cuda-epoch"] == pytest.approx(4e-5)
+    assert page_04.large(rows)["inference"]["pytorch"] == 9e-3
+    gain = page_04.ratio_of(rows[rows["variant"] == "hundreds"], "cuda-v3", "numpy")
+    assert gain.middle == pytest.approx(2)
     assert "gains 4x by running them" in page_05.say_gpu(rows)
     assert "gain 4x to 4x over one" in page_07.say_gpu(rows)
     assert cards.conditions(rows)["recorded"] == ""
-    assert cards.name_of(rows) == "Tesla T4"
+    assert cards.rates(rows) == pytest.approx((2 * 40 * 64 * 1.59, 2 * 5 * 32.0))
     rows, nb = measured(None, ("units",))  # a page that stands alone
     assert set(rows["variant"]) == {"units"}
     assert "table" not in nb.text
@@ -114,12 +117,12 @@ def test_a_part_that_dies_is_named_and_leaves_the_others(card, tmp_path):
     assert "- table: not finished in 40 s" in nb.text
     assert "- large: measured without cuda-persistent (L=4)" in nb.text
     assert page_03.on_card(rows).empty
-    assert not page_04.small_table(rows).empty
+    assert not page_04.small(rows).empty
     card(**{key[0]: Task(partial(fails, "CUDA_ERROR_UNKNOWN"), 9) for key in MADE})
     rows, nb = measured(tmp_path / "none")
     assert rows.empty
     assert nb.said[-1].count("CUDA_ERROR_UNKNOWN") == len(MADE)
-    assert page_04.step_gain(rows) is page_04.power(rows) is None
+    assert page_04.power(rows) is None
 
 
 UNFINISHED = {"interrupted": {"ended": False}, "smoke": {"preset": "smoke"}}
@@ -157,7 +160,7 @@ def test_what_a_strangers_card_brings_back_is_on_the_pages(card, tmp_path):
     rows = results.recorded("gpu", here)
     recorded = cards.conditions(rows, here)["recorded"]
     assert recorded == f"{date}, Tesla T4, driver 550.1"
-    assert page_04.large_table(rows).iloc[0, 0] == "6"
+    assert page_04.large(rows)["inference"]["cuda-persistent"] == 6e-3
     shutil.rmtree(where)
     assert cards.told(here, recorded=True).startswith("No GPU has been at hand")
 

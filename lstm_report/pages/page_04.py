@@ -5,8 +5,7 @@ Import it after `provenance.simulate_without_gpu`.
 """
 
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -107,15 +106,6 @@ def tape() -> tuple[np.ndarray, ...]:
     return *both, np.zeros((STEPS, SAMPLES, UNITS, 4), np.float32)
 
 
-def caught(compare: Callable, got: comparer.Arrays, want: comparer.Arrays) -> str:
-    """What the comparer reports of a wrong result; AssertionError for nothing."""
-    try:
-        compare(got, want, 1e-5)
-    except comparer.MismatchError as error:
-        return f"Caught: {error}."
-    raise AssertionError("got agreement, want a mismatch: the comparer missed it")
-
-
 def worst_errors(params: lk.Params) -> dict[str, float]:
     """The largest relative error of each GPU version that runs here: passes, gradients,
     parameters after a step; MismatchError beyond rounding.
@@ -162,35 +152,18 @@ def figure_who(samples: int = 8, units: int = 4, block: int = 4, tile: int = 2):
 # By count.
 
 
-class Persistent(NamedTuple):
-    """Blocks and their units; bytes of weights that a block keeps, and bytes that a
-    multiprocessor loads for a step of a layer, here and in `cuda-fused`.
-    """
-
-    blocks: int
-    units: int
-    kept: int
-    loads: int
-    fused_loads: int
-
-
-def persistent(work: Workload) -> Persistent:
-    """What `cuda-persistent` plans for a workload on an H100."""
+def persistent(work: Workload) -> Any:
+    """The plan of `cuda-persistent` for a workload on an H100."""
     n = Sizes(work.L, work.T, work.B, work.D, work.H, 1, 4)
     limits = {"multiprocessors": MULTIPROCESSORS, "shared": SHARED}
-    plan = cuda_persistent.plan(n, np.float32, simulated=False, **limits)
-    row = n.H * n.K * 4  # bytes of the weights of one input
-    share = row * plan.units // n.H
-    loads = plan.tile * 2 * n.H * 4 + n.H * share  # x and h, and the slice of U
-    return Persistent(plan.blocks, plan.units, n.H * share, loads, 2 * n.H * row)
+    return cuda_persistent.plan(n, np.float32, simulated=False, **limits)
 
 
 def blocks(samples: int) -> int:
     """The blocks that `cuda-epoch` launches on an H100 for the airline network, with so
     many samples in a mini-batch.
     """
-    work = AIRLINE
-    n = Sizes(work.L, work.T, samples, work.D, work.H, 1, 4)
+    n = Sizes(AIRLINE.L, AIRLINE.T, samples, AIRLINE.D, AIRLINE.H, 1, 4)
     limits = {"multiprocessors": MULTIPROCESSORS, "shared": SHARED, "threads": 256}
     return plans.plan(n, np.float32, **limits).blocks
 
@@ -231,7 +204,7 @@ def small(rows: pd.DataFrame) -> pd.DataFrame:
     found = {}
     for variant in ("table", "airline"):
         part = rows[rows["variant"] == variant]
-        epochs = part["stage"].str.extract(r"(\d+) epochs")[0].fillna(1).astype(int)
+        epochs = part["stage"].str.extract(r"(\d+) epochs")[0].fillna("1").astype(int)
         steps = epochs * np.ceil(part["N"] / part["B"])
         found[variant] = (part["seconds"] / steps).groupby(part["version"]).median()
     return pd.DataFrame(found, columns=["table", "airline"], dtype=float)
@@ -311,12 +284,12 @@ def _rows_of_versions(ax: Axes, table: pd.DataFrame, names: dict, marks: dict) -
     """A row for each version, with a mark for each column of its times."""
     ax.set_xscale("log")
     for row, (version, (_, colour)) in enumerate(names.items()):
-        times = table.loc[version]
-        for column, (mark, _) in marks.items():
-            face = "white" if version == "one core" else colour
-            how = {"color": colour, "markerfacecolor": face, "markersize": 6}
-            ax.plot(times[column], row, mark, **how)
-        text = ", ".join(digits(value) for value in sorted(times.dropna()))
+        times = table.loc[version].dropna()
+        face = "white" if version == "one core" else colour
+        how = {"color": colour, "markerfacecolor": face, "markersize": 6}
+        for column, value in times.items():
+            ax.plot(value, row, marks[column][0], **how)
+        text = ", ".join(map(digits, sorted(times)))
         place = times.max(), row
         plots.note(ax, text, place, (8, 0), va="center", color=colour)
     for mark, told in marks.values():

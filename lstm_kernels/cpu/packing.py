@@ -29,10 +29,11 @@ class Layout:
     dtype: np.dtype
     hidden: int
     wide_vectors: int | None = None  # vectors of a wide unit block; None: 4 or 2
+    of_registers = staticmethod(registers.vector_registers)
 
     def __post_init__(self):
         K = len(self.cell.gates)
-        self.vector_bytes = self.register_bytes()
+        self.vector_bytes = self.of_registers().bytes
         self.lanes = self.vector_bytes // self.dtype.itemsize
         used = -(-self.hidden // self.lanes)
         if self.wide_vectors is None:  # whichever pads `hidden` less
@@ -45,17 +46,11 @@ class Layout:
         self.padded = self.pad(self.hidden)
         self.blocks = -(-self.hidden // self.units)  # without those of padding alone
         self.row = K * self.units  # numbers of a row of gates
-        # Which gates U, W and b feed.
-        fed = self.cell.input_gates, self.cell.recurrent_gates, tuple(range(K))
+        fed = self.cell.input_gates, self.cell.recurrent_gates, tuple(range(K))  # gates
         self.gates = dict(zip("UWb", fed, strict=True))
         # Tells code of this layout from other code in a file name.
         of_units = f"{self.lanes}x{self.wide_vectors}"
         self.name = f"{self.cell.name}_{self.dtype.name}_{of_units}"
-
-    @staticmethod
-    def register_bytes():
-        """Bytes of a vector; a study may have narrower ones than the CPU's."""
-        return registers.vector_registers().bytes
 
     @property
     def wide_gates(self):

@@ -333,8 +333,8 @@ class NarrowKernels(MicroKernels):
     """Micro-kernels in vectors as wide as those that Numba's compiler chooses."""
 
     @staticmethod
-    def register_bytes():
-        return compiler_bytes()
+    def of_registers():
+        return registers.vector_registers()._replace(bytes=compiler_bytes())
 
 
 class NarrowStoredKernels(NarrowKernels, StoredKernels):
@@ -351,8 +351,8 @@ class HalfKernels(MicroKernels):
     """Micro-kernels in vectors of 256 bits."""
 
     @staticmethod
-    def register_bytes():
-        return 32
+    def of_registers():
+        return registers.vector_registers()._replace(bytes=32)
 
 
 class HalfFused(NumbaFused):

@@ -1,5 +1,5 @@
-"""What a hand-over costs by each means, and what a pass of an RNN takes whose steps two
-workers share: page 07.
+"""What it costs to hand a value to another core by each mechanism, and what a pass of
+an RNN takes whose steps two workers share: page 07.
 
 Every round times all cases in turn. Threads run in rank 0, while the other rank sleeps;
 ranks have a core each. All loops are compiled, unless a name says "from Python".
@@ -31,7 +31,7 @@ from lstm_kernels.versions import network
 from ..measure.comparer import TOLERANCE, MismatchError, compare
 from ..measure.timing import interleaved, together
 from . import openmp
-from .shares import compiled, one_step, prepared, steps_alone
+from .shares import compiled, one_step, prepared
 
 WORD = 8  # bytes
 # From one worker's word to the next: a core may fetch a line's neighbour with it.
@@ -42,8 +42,8 @@ POLL = 2e-3  # seconds between two looks of a rank that waits asleep
 # long that entering it does not show.
 STEPS, WORK, LONGEST = 64, 1 << 25, 640
 ONE = "one thread"
-PRICED = 256  # H at which the parts of a shared step are timed too
-HALVES, BARE = "two halves", " without work"
+PRICED = 256  # H at which a shared step is timed without its work too
+BARE = " without work"
 
 
 @part
@@ -117,11 +117,12 @@ def timed(world, case):
     return world.comm.allreduce(taken, world.MPI.MAX)
 
 
-def in_turn(cases, repeats):
-    """`interleaved` for cases that return their seconds."""
-    return interleaved(
-        cases, repeats=check_int("repeats", repeats), least=0, self_timed=True
-    )
+def in_turn(world, cases, repeats):
+    """`interleaved` for cases that return their seconds, in one order on all ranks."""
+    seed = int(np.random.default_rng().integers(1 << 32))
+    seed = seed if world is None else world.comm.bcast(seed)
+    repeats = check_int("repeats", repeats)
+    return interleaved(cases, repeats=repeats, least=0, self_timed=True, seed=seed)
 
 
 def on_rank_0(world, measure):
@@ -149,8 +150,8 @@ def after_one(call, count):
 
 
 def hand_overs(world, sizes=(8, 1024), turns=1000, repeats=10):
-    """Time every means: a row per means, bytes and repeat; `seconds` are those of one
-    way.
+    """Time every mechanism: a row per mechanism, bytes and repeat; `seconds` are those
+    of one way.
 
     sizes: bytes, multiples of 8. world: of two ranks; None: threads alone.
     """
@@ -159,12 +160,13 @@ def hand_overs(world, sizes=(8, 1024), turns=1000, repeats=10):
         cases[f"line/{n}"] = Line(None, world, n, QUICK * turns).seconds
         if world is not None:
             cases[f"window/{n}"] = Line(world, world, n, QUICK * turns).seconds
-            cases |= _messages(world, n, turns, from_python=n == min(sizes))
+            for name, loop in _messages(world, n, turns).items():
+                cases[f"{name}/{n}"] = partial(_mean, world, loop, 1, 2 * turns)
     if not openmp.why_unavailable():
         regions = openmp.Regions(native(nothing, "handover"), 0, 2, turns)
         region = partial(after_one, regions, 1)
         cases["openmp/0"] = lambda: on_rank_0(world, region) / turns
-    rows = in_turn(cases, repeats)
+    rows = in_turn(world, cases, repeats)
     case = rows["case"].str.split("/", expand=True)
     return rows.assign(case=case[0], bytes=case[1].astype(int), stage="hand over")
 
@@ -231,24 +233,16 @@ def on_two_threads(work):
     return max(spent)
 
 
-def _messages(world, n, turns, from_python):
-    """Cases of messages there and back and of collectives, compiled or also from
-    Python.
-    """
+def _messages(world, n, turns):
     from . import mpi_loops  # which needs mpi4py
 
-    cases = mpi_loops.Loops(world, n, turns).cases()
-    return {
-        f"{name}/{n}": partial(_mean, world, loop, 1, turns * ways)
-        for name, (loop, ways) in cases.items()
-        if from_python or "Python" not in name
-    }
+    return mpi_loops.Messages(world, n, turns).cases()
 
 
 def passes(world, hidden, repeats=20):
     """Time a pass of one sample through an RNN of H units and inputs by one thread, and
-    by two workers in every way: a row per H, way and repeat. At PRICED units also the
-    parts that a shared step is made of.
+    by two workers in every way: a row per H, way and repeat. At PRICED units also what
+    the workers exchange, without the work.
 
     Every way has the bits of one thread before and after, and one thread those of the
     reference but for rounding, else MismatchError. Fewer rounds for large H.
@@ -269,8 +263,8 @@ def passes(world, hidden, repeats=20):
         for name, way in of_ranks.items():
             cases[name] = partial(_mean, world, way, count)
         if H == PRICED:
-            cases |= _parts(world, params, x, count)
-        rows = in_turn(cases, max(min(repeats, 3), min(repeats, 10240 // H)))
+            cases |= _bare(world, params, x, count)
+        rows = in_turn(world, cases, max(min(repeats, 3), min(repeats, 10240 // H)))
         check()
         parts.append(rows.assign(H=H, T=T, stage="forward"))
     return together(parts)
@@ -316,10 +310,8 @@ def _ways(world, params, x, partition=rnn.UNITS):
         return of_threads, {}
     from . import mpi_loops  # which needs mpi4py
 
-    kernels = {"messages": mpi_loops.steps_by_messages}
-    kernels["collective"] = mpi_loops.steps_by_collective
-    ways = {name: mpi_loops.bound(params, world, x, k) for name, k in kernels.items()}
-    return of_threads, {"window": rnn.Units(params, world).bound(x, partition)} | ways
+    of_ranks = {"window": rnn.Units(params, world).bound(x, partition)}
+    return of_threads, of_ranks | {"messages": mpi_loops.bound(params, world, x)}
 
 
 def _check(world, x, params, of_threads, of_ranks):
@@ -345,10 +337,9 @@ def _same(want, name, way, wait=lambda: None):
         raise MismatchError(f"{name}: other bits than one thread's")
 
 
-def _parts(world, params, x, count):
-    """Cases of what a shared step is made of, by name: what it exchanges, as a pass
-    over no sample, which waits, sends and begins regions as ever; and two halves of the
-    work at the same time, which exchange nothing.
+def _bare(world, params, x, count):
+    """Cases of what a shared step exchanges, by name: a pass over no sample, which
+    waits, sends and begins regions as ever.
     """
     other = world and World(world.comm)  # which has a window of its own
     of_threads, of_ranks = _ways(other, params, x, NoSample("units"))
@@ -361,26 +352,12 @@ def _parts(world, params, x, count):
         cases[f"{name}{BARE}"] = partial(on_rank_0, world, case)
     for name, way in of_ranks.items():
         cases[f"{name}{BARE}"] = partial(_mean, world, way, count)
-    if world is not None:
-        cases[HALVES] = partial(_mean, world, _half(world, params, x), count)
     return cases
-
-
-def _half(world, params, x):
-    """A pass of this rank's units alone, on an h of its own."""
-    way = prepared(params, x)
-    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)
-    run, shares = kind(compiled(steps_alone, way)), (world.rank, world.size)
-
-    def half(way=way):  # whose arrays must live as long
-        run(*shares, way.workspace.arguments.address)
-
-    return half
 
 
 def both(world, few=False):
     """The rows of `hand_overs` and of `passes`."""
     cut = {"repeats": 2} if few else {}
     parts = [hand_overs(world, **cut, turns=20 if few else 1000)]
-    sizes = (128, 256) if few else (128, 256, 384, 512, 1024)
+    sizes = (128, 256) if few else (128, 256, 512, 1024)
     return together([*parts, passes(world, sizes, **cut)])

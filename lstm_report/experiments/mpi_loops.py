@@ -1,5 +1,5 @@
-"""MPI called from compiled code: messages to and fro and collectives between two ranks,
-beside the same from Python, and a layer whose ranks hand h over so.
+"""MPI called from compiled code: messages to and fro between two ranks, and the same
+from Python; and a layer whose ranks send each other their units of h.
 
 The functions are those of the library that mpi4py has loaded; handles are integers.
 """
@@ -27,11 +27,7 @@ send_receive = c_function(
     _library.MPI_Sendrecv,
     *(32, *_BUFFER, 32, 32, *_BUFFER, 32, 32, 64, 64),
 )
-gather = c_function("MPI_Allgather", _library.MPI_Allgather, 32, *_BUFFER, *_BUFFER, 64)
-gather_shares = c_function(
-    "MPI_Allgatherv", _library.MPI_Allgatherv, 32, *_BUFFER, 64, 64, 64, 64, 64
-)
-IN_PLACE, STATUS_WORDS = int(MPI.IN_PLACE), 8
+STATUS_WORDS = 8
 handle = MPI._handleof  # the integer by which C knows a communicator or a datatype
 load = None  # a Net from its address, which `shares.compiled` fills in
 
@@ -56,7 +52,7 @@ def units_of(net, t, share, shares):
     return address_of(h), (high - low) * net.units
 
 
-def steps_by_messages(me, shares, arguments, kind, counts, starts, status, comm):
+def steps_by_messages(me, shares, arguments, kind, status, comm):
     """The steps of a rank, which sends its units to each other one and takes theirs; 0
     for success. kind: MPI's datatype of one hidden unit of all samples. status: the
     address of room for an MPI_Status.
@@ -73,35 +69,17 @@ def steps_by_messages(me, shares, arguments, kind, counts, starts, status, comm)
     return error
 
 
-def steps_by_collective(me, shares, arguments, kind, counts, starts, status, comm):
-    """The same by one call a step. counts, starts: addresses of the shares' units and
-    of the first of each, int32 (shares,).
-    """
-    net, error = load(arguments), 0
-    for t in range(net.T):
-        share_of_step(net, t, me, shares)
-        h = view(net.h, (0, (t + 1) * net.h.shape[1] // (net.T + 1), 0), (1, 1))
-        all_units = address_of(h), counts, starts, kind
-        error |= gather_shares(IN_PLACE, 0, kind, *all_units, comm)
-    return error
-
-
-def bound(params, world, x, kernel):
+def bound(params, world, x):
     """The Pass over x (T, B, D) of ranks that share the units of one layer, each with
-    an h of its own. kernel: steps_by_messages or steps_by_collective.
+    an h of its own, and send each other their units.
     """
-    shares, way = world.size, prepared(params, x)
-    net = way.workspace.net
-    ends = np.arange(shares + 1) * net.J // shares * net.units
-    counts, starts = np.diff(ends).astype(np.int32), ends[:-1].astype(np.int32)
-    status = np.zeros(STATUS_WORDS, np.int64)
-    kind = unit_kind(way.h.dtype.char, x.shape[1], net.h.shape[2])
-    run = as_function(compiled(kernel, way), 8)
-    places = address(counts), address(starts), address(status)
-    arguments = way.workspace.arguments.address
-    calls = world.rank, shares, arguments, handle(kind), *places, handle(world.comm)
+    way, status = prepared(params, x), np.zeros(STATUS_WORDS, np.int64)
+    kind = unit_kind(way.h.dtype.char, x.shape[1], way.workspace.net.h.shape[2])
+    run = as_function(compiled(steps_by_messages, way), 6)
+    calls = world.rank, world.size, way.workspace.arguments.address
+    calls += handle(kind), address(status), handle(world.comm)
 
-    def checked(_=(way, counts, starts, status)):  # which must live as long
+    def checked(_=(way, status)):  # which must live as long
         if error := run(*calls):
             raise MPI.Exception(error)
 
@@ -120,69 +98,48 @@ def messages(ours, theirs, count, turns, first, other, comm, byte, status):
     return error
 
 
-def collectives(ours, all_, count, turns, comm, byte):
-    """Give every rank `count` bytes of each, `turns` times; 0 for success."""
-    error = 0
-    for _ in range(turns):
-        error |= gather(ours, count, byte, all_, count, byte, comm)
-    return error
-
-
 def as_function(code, count):
     """Machine code of `count` integers as a function, which lets other threads run."""
     return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)(code)
 
 
-def _compiled(function):
-    return as_function(native(function, "mpi"), function.__code__.co_argcount)
-
-
-class Loops:
-    """Loops of `turns` hand-overs of `count` bytes between two ranks."""
+class Messages:
+    """Loops of `turns` messages of `count` bytes there and back between two ranks."""
 
     def __init__(self, world, count, turns):
         self._world, self._count, self._turns = world, count, turns
         self._ours = np.full(count, world.rank + 1, np.uint8)
-        self._all = np.zeros(2 * count, np.uint8)
-        self._status = np.zeros(STATUS_WORDS, np.int64)
+        self._theirs = np.zeros(count, np.uint8)
 
     def cases(self):
-        """The loops by name, each with the hand-overs of a turn."""
+        """The loops by name."""
+        rank, status = self._world.rank, np.zeros(STATUS_WORDS, np.int64)
+        run = as_function(native(messages, "mpi"), messages.__code__.co_argcount)
+        places = address(self._ours), address(self._theirs)
+        arguments = *places, self._count, self._turns, 1 - rank, 1 - rank
         handles = handle(self._world.comm), handle(MPI.BYTE)
-        rank, ours, turns = (
-            self._world.rank,
-            address(self._ours),
-            (self._count, self._turns),
-        )
-        other = 1 - rank
-        theirs = address(self._all) + other * self._count
-        there = ours, theirs, *turns, other, other, *handles, address(self._status)
-        everywhere = ours, address(self._all), *turns, *handles
-        there = partial(self._checked, _compiled(messages), there)
-        everywhere = partial(self._checked, _compiled(collectives), everywhere)
+
+        def compiled_loop():
+            return run(*arguments, *handles, address(status))
+
         return {
-            "message": (there, 2),
-            "collective": (everywhere, 1),
-            "message from Python": (self._messages_from_python, 2),
-            "collective from Python": (self._collectives_from_python, 1),
+            "message": partial(self._checked, compiled_loop),
+            "message from Python": partial(self._checked, self._from_python),
         }
 
-    def _checked(self, loop, arguments):
-        if error := loop(*arguments):
+    def _checked(self, loop):
+        self._theirs[:] = 0
+        if error := loop():
             raise MPI.Exception(error)
-        if (other := self._all[(1 - self._world.rank) * self._count]) == 0:
-            raise MismatchError(f"hand over: got {other}, want the other rank's number")
+        if not (self._theirs == 2 - self._world.rank).all():
+            got = self._theirs[0]
+            raise MismatchError(f"hand over: got {got}, want the other rank's number")
 
-    def _messages_from_python(self):
+    def _from_python(self):
         comm, rank = self._world.comm, self._world.rank
-        theirs = self._all[(1 - rank) * self._count :][: self._count]
         for _ in range(self._turns):
             if rank == 0:
                 comm.Send(self._ours, 1)
-            comm.Recv(theirs, 1 - rank)
+            comm.Recv(self._theirs, 1 - rank)
             if rank:
                 comm.Send(self._ours, 0)
-
-    def _collectives_from_python(self):
-        for _ in range(self._turns):
-            self._world.comm.Allgather(self._ours, self._all)

@@ -39,11 +39,3 @@ def one_step(share, t, shares, arguments):
     """Step t of a share: what each thread of an OpenMP region runs."""
     share_of_step(load(arguments), t, share, shares)
     return 0
-
-
-def steps_alone(share, shares, arguments):
-    """The steps of one share, which waits for no other."""
-    net = load(arguments)
-    for t in range(net.T):
-        share_of_step(net, t, share, shares)
-    return 0

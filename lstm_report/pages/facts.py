@@ -13,7 +13,6 @@ from lstm_kernels.blas import single_threaded
 
 from ..experiments import handover, rungs
 from ..measure.evidence import Interval, seconds
-from ..measure.provenance import machine
 from ..measure.timing import interleaved, together
 from ..notebook import Shared
 
@@ -59,11 +58,6 @@ def sgemm(rows: pd.DataFrame) -> Interval:
 def reading(rows: pd.DataFrame) -> Interval:
     """GB/s at which one core reads a layer's weights again and again."""
     return Interval.of(1 / seconds(rows)["read"])
-
-
-def cache() -> int:
-    """Bytes of a core's L2 cache; 0 where the system does not say."""
-    return 1024 * int(machine()["caches"].get("L2", "0K").rstrip("K"))
 
 
 def hand_over(rows: pd.DataFrame) -> Interval | None:

@@ -1,8 +1,7 @@
-"""How threads may partition an inference by `numba-fused`: the time of every partition,
-for pages 0 and 5.
+"""The partitions of an inference by `numba-fused` among two threads, each timed: for
+page 05.
 """
 
-import time
 from functools import cache, partial
 from itertools import product
 
@@ -14,8 +13,7 @@ from lstm_kernels.versions.numba_fused import NumbaFused
 
 from ..measure.comparer import TOLERANCE, compare
 from ..measure.evidence import Interval, ratios
-from ..measure.runner import AFTER_BLAS
-from ..measure.timing import interleaved, together
+from ..measure.timing import interleaved, together, wait_until_idle
 from ..measure.workloads import Workload
 
 STEP = ("units", "samples")  # the kinds of partition that divide each step
@@ -56,7 +54,7 @@ def measure(layers, units, samples, *, T, repeats):
         for work, calls in loops.items():
             for call in calls.values():
                 compare({"y": call()[0]}, {"y": want[work]}, most)
-        time.sleep(AFTER_BLAS)
+        wait_until_idle()
 
     check()
     how = {"version": "numba-fused", "stage": "forward", "threads": 2}
@@ -70,8 +68,8 @@ def measure(layers, units, samples, *, T, repeats):
 
 def compared(rows, ours, theirs):
     """How many times as fast the fastest partition of kinds `ours` is as that of kinds
-    `theirs`, over processes: columns low, middle, high by shape (L, H, B). Which one is
-    fastest say all processes together, so that no process picks its own luck.
+    `theirs`, over processes: columns low, middle, high by shape (L, H, B). The fastest
+    is that of all processes together, so that no process picks its own.
     """
     found = {}
     for shape, part in rows.groupby(SHAPE):

@@ -53,7 +53,7 @@ def padded(lengths, ends):
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=40)
 
 
-@given(lengths=LENGTHS, count=st.integers(1, 4))
+@given(lengths=LENGTHS, count=st.integers(1, 3))
 def test_no_choice_of_borders_pads_less(lengths, count):
     sizes = sorted(set(lengths))
     got = strings.borders(np.array(lengths), count)
@@ -68,7 +68,7 @@ def test_no_choice_of_borders_pads_less(lengths, count):
 
 @given(
     lengths=LENGTHS,
-    count=st.integers(1, 4),
+    count=st.integers(1, 3),
     size=st.integers(1, 50),
     seed=st.integers(0, 9),
 )

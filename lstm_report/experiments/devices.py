@@ -103,12 +103,12 @@ def steps(world, partitions, around, micro_batches=MICRO, repeats=ROUNDS, **size
         name: partial(alone if name.startswith("one") else timed, world, call)
         for name, call in calls.items()
     }
-    rows = [in_turn(cases, repeats).assign(stage="step")]
+    rows = [in_turn(world, cases, repeats).assign(stage="step")]
     rows[0]["max_err"] = rows[0]["case"].map(_errors(world, models))
     whole = sum(a.size for layer in example.arrays.values() for a in layer.values())
     parts = {"sum": partial(timed, world, Sum(world, np.zeros(whole, "f")).run)}
     parts["message"] = partial(_message, world, example, micro_batches)
-    rows.append(in_turn(parts, repeats).assign(stage="part"))
+    rows.append(in_turn(world, parts, repeats).assign(stage="part"))
     rows.append(_layers(world, example, micro_batches, repeats))
     return together(rows).rename(columns={"case": "version"}).assign(ranks=world.size)
 
@@ -171,7 +171,7 @@ class Layers:
         gradients[:] = 0
         self._begin(name)
 
-    def in_place(self):
+    def seconds(self):
         """Seconds by layer and way, as they are met in training: every micro-batch goes
         through all layers, in a slot of its own, and back.
         """
@@ -198,20 +198,6 @@ class Layers:
             clocked((name, "descent"), self._descend, name)
         return found | spent
 
-    def alone(self):
-        """Seconds forward by layer, of the second of two calls on the same values: its
-        weights and arrays are in the cache.
-        """
-        value, wanted = self._parts[0]
-        found = {}
-        for name, stage in self._stages.items():
-            for _ in range(2):
-                start = time.perf_counter()
-                y = stage.forward(value, 0, wanted, self._count)
-                found[name, "alone"] = time.perf_counter() - start
-            value = y
-        return found
-
 
 def _layers(world, example, micro_batches, repeats):
     """Time each layer for a micro-batch, on every rank at the same time: the mean over
@@ -219,11 +205,10 @@ def _layers(world, example, micro_batches, repeats):
     """
     layers, rows = Layers(example, micro_batches), []
     for repeat in range(-1, repeats):  # the first warms up
-        for case in (layers.in_place, layers.alone):
-            world.comm.Barrier()
-            for (name, way), seconds in case().items():
-                mean = world.comm.allreduce(seconds) / world.size
-                rows.append((name, way, repeat, mean))
+        world.comm.Barrier()
+        for (name, way), seconds in layers.seconds().items():
+            mean = world.comm.allreduce(seconds) / world.size
+            rows.append((name, way, repeat, mean))
     found = pd.DataFrame(rows, columns=["variant", "stage", "repeat", "seconds"])
     sizes = {
         name: sum(a.nbytes for a in named.values())
@@ -233,25 +218,29 @@ def _layers(world, example, micro_batches, repeats):
     return found.assign(bytes=found["variant"].map(sizes))
 
 
-def buckets(world, counts, N, hidden, batch, stages, repeats=ROUNDS):
-    """Time an epoch of a next-symbol model of two layers, a pipeline, by the number of
-    buckets of its N strings.
+def buckets(world, counts, sizes, hidden, batch, stages, repeats=ROUNDS):
+    """Time an epoch of a next-symbol model of two layers, a pipeline, for each number
+    of strings, by the number of buckets.
     """
-    words, S = strings.reber(N), len(strings.SYMBOLS)
-    dataset, lengths = strings.one_hot(words), [len(word) for word in words]
+    S, parts = len(strings.SYMBOLS), []
     params = Params.init(S, hidden, num_layers=2, output_size=S)
     options = {"stages": stages, "micro_batches": 4, "loss": "symbols"}
-    model, cases = Parallel(params, world, **options), {}
+    model = Parallel(params, world, **options)
 
-    def epoch(ends):
-        for index in strings.batches(lengths, ends, np.arange(N), batch):
+    def epoch(dataset, batches):
+        for index in batches:
             model.step(*dataset.batch(index), SMALL_RATE)
 
-    for count in counts:
-        ends = strings.borders(lengths, count)
-        cases[str(count)] = partial(timed, world, partial(epoch, ends))
-    rows = in_turn(cases, repeats).rename(columns={"case": "variant"})
-    return rows.assign(version="buckets", stage="epoch", N=N, ranks=world.size)
+    for N in sizes:
+        words = strings.reber(N)
+        dataset, lengths, cases = strings.one_hot(words), [*map(len, words)], {}
+        for count in counts:
+            ends = strings.borders(lengths, count)
+            batches = strings.batches(lengths, ends, np.arange(N), batch)
+            cases[str(count)] = partial(timed, world, partial(epoch, dataset, batches))
+        parts.append(in_turn(world, cases, repeats).assign(N=N))
+    rows = together(parts).rename(columns={"case": "variant"})
+    return rows.assign(version="buckets", stage="epoch", ranks=world.size)
 
 
 def memory(world, micro_batches=MICRO, **sizes):
@@ -292,7 +281,8 @@ def speeds(world, sizes, text, **ways):
 
 PARTITIONS = [[4, 6], [5, 5], [6, 4], [7, 3]]
 AROUND = [[1] * 10, [1, 8, 1]]  # alternating; encoder and decoder on one rank
-TEXT = {"counts": [1, 4], "N": 96, "hidden": 256, "batch": 64, "stages": [1, 2]}
+TEXT = {"counts": [1, 4], "sizes": [48, 96, 192, 384], "hidden": 128, "batch": 64}
+TEXT |= {"stages": [1, 2]}
 
 
 def job(few, process=0):
@@ -300,7 +290,7 @@ def job(few, process=0):
     also those of `memory`, a count, of jobs of one and of two ranks.
     """
     sizes = SMALL if few else MODEL
-    text = TEXT | {"N": 24, "hidden": 8, "batch": 8} if few else TEXT
+    text = TEXT | {"sizes": [24, 48], "hidden": 8, "batch": 8} if few else TEXT
     ways = {"sizes": sizes, "text": text, "partitions": PARTITIONS, "around": AROUND}
     parts = [launch.run(__name__, "speeds", 2, ways)]
     if process == 0 and Path("/proc/self/clear_refs").exists():

@@ -4,6 +4,7 @@ page 08.
 """
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -61,28 +62,12 @@ def one_hot(strings: Sequence[str]) -> Dataset:
 def borders(lengths: ArrayLike, buckets: int) -> list[int]:
     """The borders of at most so many buckets that pad least, increasing; the last is
     the longest. A sequence is padded to the first border that it does not exceed.
-
-    Dynamic programming over the distinct lengths: the least steps of the sequences up
-    to a length with k buckets, from those of fewer with k - 1; O(k n^2) for n lengths.
-    lengths: (N,) integers from 1.
+    Every choice is tried. lengths: (N,) integers from 1.
     """
-    sizes, counts = np.unique(lengths, return_counts=True)
-    n = len(sizes)
-    shorter = np.concatenate([[0], np.cumsum(counts)])  # sequences below sizes[i]
-    least, choices = np.append(0, sizes) * shorter, []  # of the first j sizes
-    for _ in range(min(check_int("buckets", buckets), n) - 1):
-        choice, before = np.zeros(n + 1, int), least
-        least = before.copy()
-        for j in range(1, n + 1):
-            # The last bucket takes sizes i, ..., j-1; the buckets before, i sizes.
-            every = before[:j] + sizes[j - 1] * (shorter[j] - shorter[:j])
-            choice[j] = every.argmin()
-            least[j] = every[choice[j]]
-        choices.append(choice)
-    ends = [n]
-    for choice in reversed(choices):
-        ends.append(int(choice[ends[-1]]))
-    return [int(sizes[end - 1]) for end in sorted({*ends} - {0})]
+    *shorter, longest = np.unique(lengths).tolist()
+    count = min(check_int("buckets", buckets) - 1, len(shorter))
+    every = ([*ends, longest] for ends in combinations(shorter, count))
+    return min(every, key=lambda ends: _padded(lengths, ends).sum())
 
 
 def waste(lengths: ArrayLike, borders: list[int]) -> float:

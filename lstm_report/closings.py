@@ -19,15 +19,22 @@ Goals = list[list[str]]  # a goal, what was found, the verdict; the main one fir
 FILE = "closings.json"  # of a package without its repository: what `stored` gave
 
 
-def goals_of(path: Path) -> Goals:
-    """Those that `Notebook.goals` showed in an executed notebook; ValueError for
-    none.
+def shown(path: Path) -> Goals:
+    """Those that `Notebook.goals` showed in an executed notebook; none of one that asks
+    for more cores than there are.
     """
     for cell in json.loads(path.read_bytes())["cells"]:
         for output in cell.get("outputs", ()):
             ours = output.get("metadata", {}).get("lstm_kernels", {})
             if "goals" in ours:
                 return ours["goals"]["lines"]
+    return []
+
+
+def goals_of(path: Path) -> Goals:
+    """Those of a stored page; ValueError for none."""
+    if goals := shown(path):
+        return goals
     raise ValueError(f"{path.name}: got no goals, want a page that was executed")
 
 
@@ -40,7 +47,7 @@ def stored() -> dict[str, Goals]:
 
 def closings(nb: Notebook) -> dict[str, tuple[str, Goals]]:
     """By project the page, and its goals: of the pages that were executed with this
-    state of the code, else of the stored ones.
+    state of the code and could show them, else of the stored ones.
     """
     if nb.build is None:
         (path,) = results.find(FILE)
@@ -49,7 +56,10 @@ def closings(nb: Notebook) -> dict[str, tuple[str, Goals]]:
     found = {}
     for project, page in PAGES.items():
         path = nb.build / page
-        if not path.exists() or path.stat().st_mtime <= results.newest_code():
-            path = nb.build.parents[1] / "notebooks" / page
-        found[project] = page, goals_of(path)
+        new = path.exists() and path.stat().st_mtime > results.newest_code()
+        goals = shown(path) if new else []
+        found[project] = (
+            page,
+            goals or goals_of(nb.build.parents[1] / "notebooks" / page),
+        )
     return found

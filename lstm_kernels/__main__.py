@@ -14,7 +14,7 @@ import numpy as np
 from . import __version__, cores, data, forecast, network, versions
 from .errors import counted, why_not_compiled
 from .params import Params
-from .training import OPTIMIZERS, train
+from .training import train
 
 # What input, a machine, a file or a package that is missing can be the cause of: one
 # line, no traceback.
@@ -83,7 +83,6 @@ def train_airline(options: argparse.Namespace) -> None:
         options.epochs,
         options.batch_size,
         options.learning_rate,
-        optimizer=options.optimizer,
         seed=options.seed,
         checkpoint=options.checkpoint,
         resume=options.resume,
@@ -138,8 +137,7 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--batch-size", type=int, default=16, help="windows of a mini-batch")
     add("--hidden", type=int, default=32, help="hidden units")
     add("--seed", type=int, default=0, help="of the first parameters and the shuffles")
-    add("--learning-rate", type=float, default=3e-3, help="of the optimizer's steps")
-    add("--optimizer", choices=OPTIMIZERS, default="adam", help="rule of an update")
+    add("--learning-rate", type=float, default=0.2, help="of gradient descent")
     add("--checkpoint", help="file written after each epoch")
     add("--resume", action="store_true", help="go on from the checkpoint")
     run(parser, parser.parse_args(words))

@@ -1,6 +1,4 @@
-"""Mini-batch training: gradient descent, Adam, seeded shuffles, checkpoint and
-resume.
-"""
+"""Mini-batch gradient descent: seeded shuffles, checkpoint and resume."""
 
 import math
 import os
@@ -8,9 +6,8 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +15,6 @@ from .data import Dataset
 from .errors import (
     DivergedError,
     check_array,
-    check_choice,
     check_int,
     check_rate,
     check_type,
@@ -26,7 +22,6 @@ from .errors import (
 from .files import check_place, read_npz, write_npz
 
 FORMAT = "lstm_kernels.checkpoint/6"
-OptimizerName = Literal["sgd", "adam"]
 
 
 @dataclass(repr=False)
@@ -69,61 +64,6 @@ class Checkpoint:
         return read_npz(self.path, FORMAT, build, name="checkpoint")
 
 
-class GradientDescent:
-    """theta -= learning_rate * gradient, inside the network."""
-
-    def __init__(self, net):
-        self.net, self.count, self.moments = net, 0, {}
-
-    def epoch(self, dataset, order, batch_size, learning_rate):
-        return self.net.epoch(dataset, order, batch_size, learning_rate)
-
-
-class Adam(GradientDescent):
-    """Adam (Kingma & Ba 2015, algorithm 1) with its default decay rates, on the
-    host.
-    """
-
-    def __init__(self, net):
-        super().__init__(net)
-        arrays = net.params().arrays()
-        self.moments = {  # a step replaces them and writes to none
-            f"{m}.{name}": np.zeros_like(a) for m in "mv" for name, a in arrays.items()
-        }
-
-    def epoch(self, dataset, order, batch_size, learning_rate):
-        """A step for each mini-batch, from the parameters that the network has now;
-        ends early at a loss that is not finite. Raises DivergedError for a parameter or
-        moment that is not: the step before it then counts.
-        """
-        self.theta, step = self.net.params(), partial(self.step, rate=learning_rate)
-        return dataset.each_batch(order, batch_size, step)
-
-    def step(self, x, target, rate):
-        loss, grads = self.net.loss_and_grads(x, target)
-        if not math.isfinite(loss):
-            return loss
-        beta1, beta2, epsilon = 0.9, 0.999, 1e-8
-        count, gradients, new, moments = self.count + 1, grads.arrays(), {}, {}
-        with np.errstate(over="ignore", invalid="ignore"):
-            for name, value in self.theta.arrays().items():
-                g = gradients[name]
-                m = beta1 * self.moments[f"m.{name}"] + (1 - beta1) * g
-                v = beta2 * self.moments[f"v.{name}"] + (1 - beta2) * (g * g)
-                m_hat, v_hat = m / (1 - beta1**count), v / (1 - beta2**count)
-                new[name] = value - rate * (m_hat / (np.sqrt(v_hat) + epsilon))
-                moments |= {f"m.{name}": m, f"v.{name}": v}
-        if not _on_every_rank(self.net, *map(np.isfinite, (new | moments).values())):
-            raise DivergedError("a parameter or moment is not finite")
-        self.theta = self.theta.from_arrays(new, self.theta.cell)
-        self.net.assign(self.theta)
-        self.count, self.moments = count, moments
-        return loss
-
-
-OPTIMIZERS = {"sgd": GradientDescent, "adam": Adam}
-
-
 def train(
     net: Any,
     dataset: Dataset,
@@ -131,7 +71,6 @@ def train(
     batch_size: int,
     learning_rate: float | Callable[[int], float],
     *,
-    optimizer: OptimizerName = "sgd",
     seed: int = 0,
     first_epoch: int = 0,
     validation: Dataset | None = None,
@@ -140,30 +79,30 @@ def train(
     resume: bool = False,
     on_epoch: Callable[[History, Any], object] | None = None,
 ) -> History:
-    """Train `net` on `dataset` up to `epochs` epochs; returns the History.
+    """Train `net` on `dataset` up to `epochs` epochs by mini-batch gradient descent;
+    returns the History.
 
     batch_size: examples per step; the last mini-batch of an epoch may be smaller.
     learning_rate: a number, or a function of the epoch alone, counted from
-    `first_epoch`. optimizer: "sgd" or "adam", whose moments each call begins at zero.
-    seed: of the shuffling, of which each epoch has its own; what goes on after k epochs
-    in another call has first_epoch=k. validation: a Dataset, whose mean squared error
-    is noted after each epoch, in no measured time. progress: show a bar; None shows it
-    on a terminal. checkpoint: the path of a file, replaced after each epoch by one that
-    is whole. resume: go on from it, with the same version to the bits of a run without
-    a break; without it an existing file is an error. on_epoch: called as
-    on_epoch(history, net), a copy, after each epoch and its checkpoint, in no measured
-    time; the next epoch starts from the parameters that it leaves in `net`, which are
-    not in that checkpoint; when it returns True, training ends with this epoch. Of
-    several ranks each may have its own or none, and one ends all.
+    `first_epoch`. seed: of the shuffling, of which each epoch has its own; what goes on
+    after k epochs in another call has first_epoch=k. validation: a Dataset, whose mean
+    squared error is noted after each epoch, in no measured time. progress: show a bar;
+    None shows it on a terminal. checkpoint: the path of a file, replaced after each
+    epoch by one that is whole. resume: go on from it, with the same version to the bits
+    of a run without a break; without it an existing file is an error. on_epoch: called
+    as on_epoch(history, net), a copy, after each epoch and its checkpoint, in no
+    measured time; the next epoch starts from the parameters that it leaves in `net`,
+    which are not in that checkpoint; when it returns True, training ends with this
+    epoch. Of several ranks each may have its own or none, and one ends all.
 
     Raises TypeError or ValueError for bad input, a checkpoint that is damaged, longer
     than `epochs`, or of another run, network, data set or learning rates so far;
     FileExistsError; OSError, before the first epoch, where the checkpoint cannot be
-    written; DivergedError when a loss, a parameter or a moment is not finite: the
-    network then holds the parameters of the start of that epoch. After a
-    KeyboardInterrupt, which says how many epochs had ended, it holds those after the
-    last whole step. Any exception raised during training, by `on_epoch` too, carries
-    `.history`, that of the epochs that ended.
+    written; DivergedError when a loss or a parameter is not finite: the network then
+    holds the parameters of the start of that epoch. After a KeyboardInterrupt, which
+    says how many epochs had ended, it holds those after the last whole step. Any
+    exception raised during training, by `on_epoch` too, carries `.history`, that of the
+    epochs that ended.
 
     To keep the best parameters, and to stop when ten epochs brought no better ones:
 
@@ -189,7 +128,8 @@ def train(
     good, everywhere = net.params(), lambda call, same=False: call()
     if hasattr(net, "world"):  # of several ranks: they go through the same epochs
         everywhere = net.world.agreed
-    run = {"cell": good.cell}  # what must be the same to go on from a checkpoint
+    # What must be the same to go on from a checkpoint; older ones may be of Adam.
+    run = {"cell": good.cell, "optimizer": "sgd"}
 
     def rate(epoch):
         """The learning rate of an epoch, checked."""
@@ -207,7 +147,6 @@ def train(
         """What must be the same on every rank, to begin."""
         check_type("dataset", dataset, Dataset)
         check_type("on_epoch", on_epoch, Callable | None, "a function")
-        run["optimizer"] = check_choice("optimizer", optimizer, OPTIMIZERS)
         run["batch_size"] = check_int("batch_size", batch_size, 1, len(dataset))
         run["seed"] = check_int("seed", seed, low=0)
         run["first_epoch"] = check_int("first_epoch", first_epoch, low=0)
@@ -221,12 +160,12 @@ def train(
         return run | others | vars(dataset)
 
     epochs = everywhere(checked, same=True)["epochs"]
-    rule, history, file = OPTIMIZERS[optimizer](net), History(), None
+    history, file = History(), None
     if checkpoint is not None:  # of several ranks, one file for all
         file = getattr(net, "checkpoint", Checkpoint)(checkpoint)
         run |= {"dataset": dataset.sha256(), **file.run}
         if resume:
-            history = _restore(file, run, rule, dataset, epochs, rate)
+            history = _restore(file, run, net, epochs, rate)
             good = net.params()
         elif file.path.exists():
             want = "resume=True or another path"
@@ -239,11 +178,11 @@ def train(
         with tqdm(left, unit="epoch", disable=not sys.stderr or hidden) as bar:
             for epoch in bar:
                 history.rates.append(everywhere(lambda epoch=epoch: rate(epoch)))
-                good = _epoch(rule, dataset, run, history, validation, good)
+                good = _epoch(net, dataset, run, history, validation, good)
                 bar.set_postfix_str(repr(history).partition(", last ")[2])
                 if file is not None:
                     header = {"format": FORMAT, "run": run, "history": vars(history)}
-                    file.save(header, _arrays(good, rule))
+                    file.save(header, _saved(good))
                 answer = everywhere(told)
                 good = good if on_epoch is None else net.params()
                 ends = isinstance(answer, bool | np.bool_) and bool(answer)
@@ -272,7 +211,7 @@ def _check_validation(validation, net, params):
     check_array("validation.target", validation.target, shape, dtype=dtype)
 
 
-def _epoch(rule, dataset, run, history, validation, before):
+def _epoch(net, dataset, run, history, validation, before):
     """The next epoch, of which `history` takes note: the parameters after it. A
     DivergedError leaves the network the parameters `before`.
     """
@@ -280,20 +219,20 @@ def _epoch(rule, dataset, run, history, validation, before):
     epoch = run["first_epoch"] + history.epochs
     order = np.random.default_rng([run["seed"], epoch]).permutation(len(dataset))
     try:
-        losses = np.array(rule.epoch(dataset, order, batch_size, history.rates[-1]))
-        seconds, params = time.perf_counter() - start, rule.net.params()
+        losses = np.array(net.epoch(dataset, order, batch_size, history.rates[-1]))
+        seconds, params = time.perf_counter() - start, net.params()
         numbers = losses, *params.arrays().values()
-        if not _on_every_rank(rule.net, *map(np.isfinite, numbers)):
+        if not _on_every_rank(net, *map(np.isfinite, numbers)):
             whole = np.isfinite(losses[-1])  # else it ended there
             what = "a parameter is not finite" if whole else f"the loss is {losses[-1]}"
             raise DivergedError(what)
         if validation is not None:
-            error = _squared_error(rule.net, validation, batch_size)
+            error = _squared_error(net, validation, batch_size)
             if not math.isfinite(error):
                 raise DivergedError(f"the validation loss is {error}")
             history.validation.append(error)
     except DivergedError as error:
-        rule.net.assign(before)
+        net.assign(before)
         error.epoch = epoch
         error.step = len(losses) - 1 if error.step is None else error.step
         said = f"learning_rate: {error} at epoch {epoch}, step {error.step}; the "
@@ -322,19 +261,19 @@ def _on_every_rank(net, *conditions):
     return net.on_every_rank(hold) if hasattr(net, "on_every_rank") else hold
 
 
-def _arrays(params, rule):
+def _saved(params):
     """What a checkpoint holds, by name."""
-    return rule.moments | {f"params.{n}": a for n, a in params.arrays().items()}
+    return {f"params.{name}": a for name, a in params.arrays().items()}
 
 
-def _restore(file, run, rule, dataset, most, rate):
-    """The History of a Checkpoint, of at most so many epochs, whose parameters and
-    moments the network and `rule` take over, once everything is checked.
+def _restore(file, run, net, most, rate):
+    """The History of a Checkpoint, of at most so many epochs, whose parameters the
+    network takes over, once everything is checked.
     """
-    params = rule.net.params()
+    params = net.params()
 
     def build(header, named):
-        saved, arrays = header["run"], _arrays(params, rule)
+        saved, arrays = header["run"], _saved(params)
         every = sorted(run | saved)
         if other := [k for k in every if run.get(k) != saved.get(k)]:
             got, want = ({k: d.get(k) for k in other} for d in (saved, run))
@@ -353,9 +292,6 @@ def _restore(file, run, rule, dataset, most, rate):
         return history, arrays
 
     history, arrays = file.load(build)
-    steps = -(-len(dataset) // run["batch_size"])
-    rule.count = steps * history.epochs
-    rule.moments = {name: arrays[name] for name in rule.moments}
-    named = {name: arrays[f"params.{name}"] for name in params.arrays()}
-    rule.net.assign(params.from_arrays(named, params.cell))
+    named = {name.removeprefix("params."): a for name, a in arrays.items()}
+    net.assign(params.from_arrays(named, params.cell))
     return history

@@ -113,7 +113,6 @@ ROWS = [
     ("indices", [0, 2], "order"),
     ("choice", "numpy", "name"),
     ("choice", "gru", "cell"),
-    ("choice", "sgd", "optimizer"),
     ("dtype", "f8", "dtype"),
     ("object", PARAMS, "params"),
     ("object", DATASET, "dataset validation"),
@@ -214,8 +213,8 @@ CALLS = [
     (lk.network, "name params"),
     (
         partial(lk.train, network("numpy")),
-        "dataset epochs batch_size learning_rate optimizer seed first_epoch validation"
-        " on_epoch checkpoint",
+        "dataset epochs batch_size learning_rate seed first_epoch validation on_epoch"
+        " checkpoint",
     ),
     (Graph, "layers steps blocks samples"),
     (costs, "step[0] task hand"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import lstm_kernels as lk
 from lstm_kernels import data, files
 
-RUN = {"epochs": 2, "batch_size": 5, "learning_rate": 0.01, "optimizer": "adam"}
+RUN = {"epochs": 2, "batch_size": 5, "learning_rate": 0.01}
 DATASET = data.windows(np.sin(np.arange(30) / 3), 8)
 posix = pytest.mark.skipif(os.name == "nt", reason="POSIX modes and links")
 

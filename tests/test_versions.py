@@ -18,7 +18,7 @@ from toys import random_schedule
 
 import lstm_kernels as lk
 from lstm_kernels import params as params_module
-from lstm_kernels import reference, schedules, training
+from lstm_kernels import reference, schedules
 from lstm_kernels.cells import CELLS
 from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
 
@@ -182,6 +182,5 @@ def test_names_are_those_of_the_registries_and_lead_to_their_classes():
     for literal, known in (
         (registry.VersionName, names),
         (params_module.CellName, CELLS),
-        (training.OptimizerName, training.OPTIMIZERS),
     ):
         assert [*get_args(literal)] == [*known]

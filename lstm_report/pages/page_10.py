@@ -1,10 +1,11 @@
-"""Page 10, parallel in time: the sweeps of networks that learned to remember; the steps
-in which a network forgets where it started; times of chunks.
+"""Page 10, parallel in time: chunks of a sequence; the sweeps of networks that learned
+to remember; the steps in which a network forgets where it started; times of chunks.
 """
 
 from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import product
 from math import inf, log
 from typing import Any
 
@@ -14,21 +15,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import lstm_kernels as lk
-from lstm_kernels import data, reference
-from lstm_kernels.errors import counted
+from lstm_kernels import data
 from lstm_kernels.versions.numba_fused import NumbaFused
 
 from .. import plots
 from ..measure.comparer import compare
-from ..measure.evidence import Interval, digits, intervals, ms, ratios, seconds, speed
+from ..measure.evidence import digits, intervals, ratios
 from ..measure.timing import interleaved, settle, together
 
-CHUNKS, NEWTON, ALONE = "chunks", "Newton's method", "step by step"
+CHUNKS, ALONE = "chunks", "step by step"
 MILLIONTH, BITS = "to a millionth", "to the last bit"
 LOOKED_AT = 2048  # steps after each start
 RUN_UP = 96  # steps before each chunk that make the first guess
 Work = tuple[lk.Params, np.ndarray]  # a network and its sequence (T, 1, 1)
-ADAM: dict[str, Any] = {"optimizer": "adam", "progress": False}
 
 
 def initialised(H: int, T: int) -> Work:
@@ -44,7 +43,7 @@ def airline(H: int, T: int, epochs: int) -> Work:
     passengers = data.airline().to_numpy(float)
     growth = data.LogDifference.fit(passengers).forward(passengers)
     net = lk.network("numba-fused", lk.Params.init(1, H, output_size=1))
-    lk.train(net, data.windows(growth, 12), epochs, 16, 3e-3, **ADAM)
+    lk.train(net, data.windows(growth, 12), epochs, 16, 0.2, progress=False)
     return net.params(), np.resize(growth, (T, 1, 1)).astype(np.float32)
 
 
@@ -63,10 +62,14 @@ def trained(
     """A network that was to tell the mean over d steps, and its loss as a fraction of
     that of telling zero.
     """
+
+    def rate(epoch):
+        return 0.2 * 0.85**epoch
+
     rng, steps = np.random.default_rng(seed), 3 * d
     net = lk.network("numba-fused", lk.Params.init(1, H, output_size=1, seed=seed))
     dataset = lk.Dataset(*running_mean(rng, steps, examples, d))
-    lk.train(net, dataset, epochs, 32, 1e-2, seed=seed, **ADAM)
+    lk.train(net, dataset, epochs, 32, rate, seed=seed, progress=False)
     x, target = running_mean(np.random.default_rng(99), steps, 1000, d)
     return net.params(), float(
         ((net.predict(x) - target) ** 2).sum() / (target**2).sum()
@@ -116,88 +119,21 @@ def in_chunks(
             return
 
 
-def joined(state: Iterable[np.ndarray]) -> np.ndarray:
-    """h and c, each (1, C, H), as the states of chunks, (C, 2 H)."""
-    return np.concatenate([*state], axis=2)[0]
-
-
-def split(states: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The inverse of `joined`."""
-    return tuple(a[None].copy() for a in np.split(states, 2, axis=1))
-
-
-def slopes(params: lk.Params, tapes: list, y: np.ndarray) -> np.ndarray:
-    """How the end of each chunk changes with its start, (C, 2 H, 2 H): a backward pass
-    for each number of the end.
-    """
-    zero, rows = np.zeros_like(y), []
-    for one in np.eye(2 * y.shape[2], dtype=y.dtype):
-        of_ends = split(np.tile(one, (y.shape[1], 1)))
-        rows.append(joined(reference.backward(params, tapes, zero, of_ends).state))
-    return np.stack(rows, axis=1)
-
-
-def corrected(starts, ends, M, most):
-    """Where Newton's method starts the chunks anew: starts, ends (C, 2 H) are states, M
-    (C, 2 H, 2 H) their slopes, `most` (2 H,) is what a state can be.
-    """
-    new = starts.copy()
-    for k in range(len(starts) - 1):
-        start = ends[k] + M[k] @ (new[k] - starts[k])
-        new[k + 1] = np.clip(start, -most, most)
-    return new
-
-
-def by_newton(params: lk.Params, x: np.ndarray, count: int) -> tuple[np.ndarray, int]:
-    """y and the number of sweeps of one sequence x (T, 1, D), T a multiple of count.
-
-    A correction rounds, so that a seam holds within eight roundings. h is kept within
-    1, and c within twice its largest value, since a slope can point anywhere.
-    """
-    cut = x.reshape(count, -1, x.shape[2]).swapaxes(0, 1)
-    H, sweeps = params.hidden_size, 0
-    starts, least = np.zeros((count, 2 * H), x.dtype), 8 * np.finfo(x.dtype).eps
-    while True:
-        y, state, tapes = reference.forward(params, cut, split(starts))
-        ends, sweeps = joined(state), sweeps + 1
-        largest = np.abs(ends).max(axis=0)
-        if (np.abs(ends[:-1] - starts[1:]) <= least * largest).all():
-            return y.swapaxes(0, 1).reshape(len(x), 1, -1), sweeps
-        most = np.repeat([1, max(1, 2 * largest[H:].max())], H).astype(x.dtype)
-        starts = corrected(starts, ends, slopes(params, tapes, y), most)
-
-
 def measure_sweeps(
     spans: Iterable[int], seeds: int, T: int = 4096, chunks: int = 64, **training: Any
 ) -> pd.DataFrame:
-    """The sweeps of chunks without a run-up, and those of Newton's method, of networks
-    trained to remember; MismatchError where an output is wrong.
+    """Rows d, seed, loss, sweeps: of chunks without a run-up, of networks trained to
+    remember; MismatchError where an output is wrong.
     """
     found = []
-    for d, seed in ((d, seed) for d in spans for seed in range(seeds)):
+    for d, seed in product(spans, range(seeds)):
         params, loss = trained(d, seed, **training)
         x, _ = running_mean(np.random.default_rng(7), T, 1, d)
         net = NumbaFused(params)
-        right, swept = {"y": net.forward(x)[0]}, [*in_chunks(net, x, chunks)]
-        compare({"y": swept[-1]}, right, 0)
-        y, newton = by_newton(params, x, chunks)
-        compare({"y": y}, right, 1e-4)
-        found += [(d, seed, loss, CHUNKS, len(swept)), (d, seed, loss, NEWTON, newton)]
-    return pd.DataFrame(found, columns=["d", "seed", "loss", "method", "sweeps"])
-
-
-def learned(rows: pd.DataFrame, most: float) -> pd.DataFrame:
-    """Rows of the networks whose loss is below `most`; `left_out`, an attribute of it,
-    says how many others there are.
-    """
-    kept = rows[rows["loss"] < most]
-    kept.attrs["left_out"] = counted((len(rows) - len(kept)) // 2, "network")
-    return kept
-
-
-def medians(rows: pd.DataFrame) -> pd.DataFrame:
-    """Median sweeps over seeds: a row for each d, a column a method."""
-    return rows.groupby(["d", "method"])["sweeps"].median().unstack()
+        swept = [*in_chunks(net, x, chunks)]
+        compare({"y": swept[-1]}, {"y": net.forward(x)[0]}, 0)
+        found.append((d, seed, loss, len(swept)))
+    return pd.DataFrame(found, columns=["d", "seed", "loss", "sweeps"])
 
 
 def law(d: Any, steps: int) -> Any:
@@ -205,34 +141,6 @@ def law(d: Any, steps: int) -> Any:
     a step until float32, of 24 binary digits, sees no difference; whole sweeps.
     """
     return 1 + np.ceil(24 * log(2) * d / steps)
-
-
-def by_law(rows: pd.DataFrame, steps: int, least: int) -> tuple[float, str]:
-    """By which factor the law is off at worst for d from `least` on, and each number of
-    sweeps in words.
-    """
-    count = medians(rows)[CHUNKS].loc[least:]
-    ratio = count / law(count.index.to_numpy(), steps)
-    words = "; ".join(
-        f"{d} steps: {digits(sweeps)}, by the law {digits(law(d, steps))}"
-        for d, sweeps in count.items()
-    )
-    return float(np.max(np.maximum(ratio, 1 / ratio).to_numpy())), words
-
-
-def newton_against_chunks(rows: pd.DataFrame, H: int) -> tuple[float, float]:
-    """For the largest d: steps in a row of chunks over those of Newton's method, whose
-    sweep is a forward pass and backward passes side by side; products of Newton's
-    method, 2 H backward passes a sweep, over those of chunks.
-    """
-    ratio = medians(rows)[NEWTON].iloc[-1] / medians(rows)[CHUNKS].iloc[-1]
-    return float(1 / (2 * ratio)), float((2 * H + 1) * ratio)
-
-
-def from_to(rows: pd.DataFrame, method: str) -> str:
-    """The median sweeps for the least and the largest d."""
-    count = medians(rows)[method]
-    return f"{digits(count.iloc[0])} to {digits(count.iloc[-1])}"
 
 
 def forgets(
@@ -265,7 +173,7 @@ def measure_times(
     for work, (params, x) in works.items():
         part = _timed(params, x, {CHUNKS: (32, RUN_UP)}, repeats)
         parts.append(part.assign(work=work, **forgets(params, x[: 2 * LOOKED_AT])))
-    for H, T in ((H, T) for H in units for T in lengths):
+    for H, T in product(units, lengths):
         cuts = {f"{n} chunks": (n, min(RUN_UP, T // n)) for n in (16, 32)}
         parts.append(_timed(*initialised(H, T), cuts, repeats).assign(H=H, T=T))
     return together(parts)
@@ -283,44 +191,6 @@ def _timed(params, x, cuts, repeats):
         sweep = partial(in_chunks, net, x, count, run_up)
         cases[name] = lambda sweep=sweep: deque(sweep(), maxlen=1)
     return interleaved(cases, repeats=repeats).assign(sweeps=len(swept))
-
-
-def forgotten(rows: pd.DataFrame) -> pd.DataFrame:
-    """The steps in which each work forgets: a row a work."""
-    return rows.groupby("work", sort=False)[[MILLIONTH, BITS]].first()
-
-
-def gains(rows: pd.DataFrame) -> dict[str, Interval]:
-    """Of each work, how many times as fast as step by step chunks are."""
-    return {
-        str(work): Interval.of(ratios(part, ALONE)[CHUNKS])
-        for work, part in rows.groupby("work", sort=False)
-    }
-
-
-def table_of_works(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each work: in how many steps it forgets, the sweeps, and how fast they are."""
-    works = rows.groupby("work", sort=False)
-    table = forgotten(rows).map(
-        lambda n: f"{n:.0f}" if n < inf else f"not in {LOOKED_AT}"
-    )
-    table.columns = [f"forgets {MILLIONTH}: steps", f"{BITS}: steps"]
-    table["sweeps"] = works["sweeps"].first()
-    alone = {work: seconds(part)[ALONE].median() for work, part in works}
-    table[ALONE] = table.index.map(lambda work: ms(alone[work]))
-    table["times as fast"] = [speed(gain) for gain in gains(rows).values()]
-    return table.rename_axis("network")
-
-
-def forced_gains(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each (H, T) how many times as fast the better number of chunks is: low,
-    middle, high.
-    """
-    found = {}
-    for key, part in rows.dropna(subset="H").groupby(["H", "T"]):
-        each = intervals(ratios(part, ALONE).drop(columns=ALONE))
-        found[key] = each.loc[each["middle"].idxmax()]
-    return pd.DataFrame(found).T
 
 
 def sweeps_figure(swept: list[np.ndarray], right: np.ndarray, count: int) -> Figure:
@@ -354,7 +224,7 @@ def memory_figure(rows: pd.DataFrame, steps: int, chunks: int) -> Figure:
     first, last = rows["d"].min(), rows["d"].max()
     plots.ticks(ax, "x", sorted(set(rows["d"])))
     plots.ticks(ax, "y", [1, 2, 4, 8, 16, 32, 64])
-    ax.set(xlim=(0.9 * first, 5 * last), ylim=(1, 1.5 * chunks), ylabel="sweeps")
+    ax.set(xlim=(0.9 * first, 2 * last), ylim=(1, 1.5 * chunks), ylabel="sweeps")
     ax.set_xlabel("$d$, the steps over which the network tells the mean")
     words = f"{chunks} chunks: as many steps in a row as step by step"
     plots.level(ax, chunks, words)
@@ -362,21 +232,27 @@ def memory_figure(rows: pd.DataFrame, steps: int, chunks: int) -> Figure:
     ax.plot(d, law(d, steps), "--", color=plots.BLACK, linewidth=1)
     place = first, 0.7 * law(first, steps)
     plots.note(ax, "dashed: the law", place, color=plots.BLACK)
-    colours = {CHUNKS: plots.RED, NEWTON: plots.BLUE}
-    plots.lines(ax, rows, "d", "sweeps", "method", colours=colours, spread=1)
-    ax.set_title(f"A longer memory costs sweeps: {from_to(rows, CHUNKS)}")
+    one = rows.assign(name="measured")
+    plots.lines(
+        ax, one, "d", "sweeps", "name", colours={"measured": plots.RED}, spread=1
+    )
+    ax.set_title("A longer memory costs sweeps")
     return figure
 
 
-def map_figure(gains: pd.DataFrame) -> Figure:
-    """How many times as fast chunks are, over units and steps."""
-    table = gains["middle"].unstack()
+def map_figure(rows: pd.DataFrame) -> Figure:
+    """How many times as fast the better number of chunks is, over units and steps."""
+    gains = {}
+    for key, part in rows.dropna(subset="H").groupby(["H", "T"]):
+        each = intervals(ratios(part, ALONE).drop(columns=ALONE))
+        gains[key] = each.loc[each["middle"].idxmax()]
+    table = pd.DataFrame(gains).T["middle"].unstack()
     table.index, table.columns = table.index.astype(int), table.columns.astype(int)
     figure, ax = plots.panels(1, 0.5 * len(table) + 1.2)
     texts = table.map(lambda value: f"{digits(value)}x")
     colours = np.clip(np.log2(table), -3, 3)
-    plots.heat(ax, colours, texts, cmap="RdBu", vmin=-3.5, vmax=3.5)
+    plots.heat(ax, colours, texts, cmap="PuOr", vmin=-3.5, vmax=3.5)
     ax.set(xlabel="steps $T$", ylabel="units $H$")
-    faster = int((gains["low"] > 1).sum())
+    faster = sum(gain["low"] > 1 for gain in gains.values())
     ax.set_title(f"Chunks are faster in {faster} of {len(gains)} cases")
     return figure

@@ -1,5 +1,5 @@
 """Weights of low rank in NumPy: the matrix of a layer, U over W, as a product of two
-thin ones: page 09.
+thin ones; and the same with its cell compiled: page 09.
 
 A layer of D inputs and H hidden units has (D + H) K H weights. With M = [U; W] = P Q,
 where P is (D + H, R) and Q (R, K H), it has R (D + H + K H). It is a linear layer, s_t
@@ -15,11 +15,16 @@ from numpy.typing import ArrayLike
 
 from lstm_kernels.blas import single_threaded
 from lstm_kernels.cells import CELLS
+from lstm_kernels.cpu.fp_mode import FLUSH, exchange_fp_mode
 from lstm_kernels.data import Dataset
 from lstm_kernels.errors import check_choice, check_int
 from lstm_kernels.params import Layer, Named, Params
 from lstm_kernels.reference import blocks, output_loss, quietly, sigmoid
+from lstm_kernels.versions.numba_sample import forward_units
 
+from ..experiments import rungs
+
+FP_MODE = FLUSH  # as of `numba-sample`
 # U and W must feed the same gates, else they have no common Q.
 FACTORABLE = [n for n, c in CELLS.items() if c.input_gates == c.recurrent_gates]
 
@@ -109,12 +114,15 @@ def factor(params: Params, rank: int) -> Factored:
     return Factored(layers, params.V, params.b_out, params.cell)
 
 
-def without_products(params: Params) -> Factored:
-    """Params with an output layer and weights of rank 0: a pass multiplies nothing."""
-    factored = factor(params, 1)
-    for layer in factored.layers:
-        layer.P, layer.Q = layer.P[:, :0], layer.Q[:0]
-    return factored
+def cut(factored: Factored, rank: int) -> Factored:
+    """The same of a lower rank, the nearest one: columns are in the order of the
+    singular values. Of rank 0 a pass multiplies nothing.
+    """
+    layers = [
+        Factors(layer.P[:, :rank].copy(), layer.Q[:rank].copy(), layer.b)
+        for layer in factored.layers
+    ]
+    return Factored(layers, factored.V, factored.b_out, factored.cell)
 
 
 def layer_forward(cell, layer, x):
@@ -213,3 +221,38 @@ class LowRank:
             return loss
 
         return dataset.each_batch(np.asarray(order), batch_size, step)
+
+
+def cells(a, b, c_prev, h, c):
+    """The cell of a step: a (B, K*H), the products, become gates; h, c (B, H) are
+    filled.
+    """
+    mode = exchange_fp_mode(FP_MODE)
+    for s in range(len(a)):
+        a[s] += b
+        forward_units(a[s], h[s], c_prev[s], c[s])
+    exchange_fp_mode(mode)
+
+
+class CompiledCell(LowRank):
+    """The same with the cell of its forward pass compiled, of an LSTM in float32."""
+
+    def forward(self, x: np.ndarray) -> tuple[np.ndarray, list]:
+        """Outputs y (T, B, H) of x (T, B, D), from a zero state; nothing for the
+        gradients.
+        """
+        apply_cell = rungs.compiled(cells)
+        with single_threaded():
+            for layer in self._params.layers:
+                (T, B, D), R, KH = x.shape, len(layer.Q), len(layer.b)
+                Px, Ph = np.split(layer.P, [D])
+                h, c = np.zeros((2, T + 1, B, KH // 4), x.dtype)
+                s, a = np.empty((B, R), x.dtype), np.empty((B, KH), x.dtype)
+                of_x = (x.reshape(T * B, D) @ Px).reshape(T, B, R)
+                for t in range(T):
+                    np.matmul(h[t], Ph, out=s)
+                    s += of_x[t]
+                    np.matmul(s, layer.Q, out=a)
+                    apply_cell(a, layer.b, c[t], h[t + 1], c[t + 1])
+                x = h[1:]
+        return x, []

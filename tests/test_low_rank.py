@@ -8,7 +8,7 @@ import lstm_kernels as lk
 from lstm_kernels import reference
 from lstm_report.measure.comparer import TOLERANCE, compare
 from lstm_report.studies import low_rank
-from lstm_report.studies.low_rank import LowRank, factor
+from lstm_report.studies.low_rank import CompiledCell, LowRank, cut, factor
 
 SIZES = [(1, 1, 1, 1, 1), (2, 4, 3, 3, 17), (3, 3, 9, 20, 8)]
 
@@ -56,6 +56,20 @@ def test_a_full_rank_is_the_dense_network_and_lower_ones_are_nearest():
     assert not full.layers[0].P[:, 20:].any()  # it has 20 rows
     want = lk.network("numpy", params).forward(x)[0]
     compare({"y": LowRank(full).forward(x)[0]}, {"y": want}, 1e-11)
+
+
+@pytest.mark.parametrize("shape", SIZES)
+def test_a_compiled_cell_and_a_lower_rank_give_the_same(shape):
+    params, x, _ = example(shape)
+    full = low_rank.full_rank(params)
+    whole = factor(params, full)
+    for rank in range(full + 1):
+        factored = cut(whole, rank)
+        want = LowRank(factored).forward(x)[0]
+        compare({"y": CompiledCell(factored).forward(x)[0]}, {"y": want}, 1e-6)
+        if rank:
+            want = factor(params, rank).dense().arrays()
+            compare(factored.dense().arrays(), want, 1e-6)
 
 
 @pytest.mark.parametrize("rank", [0, 17, -1, 2.0])

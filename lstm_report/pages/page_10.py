@@ -228,7 +228,7 @@ def memory_figure(rows: pd.DataFrame, steps: int, chunks: int) -> Figure:
     ax.set_xlabel("$d$, the steps over which the network tells the mean")
     words = f"{chunks} chunks: as many steps in a row as step by step"
     plots.level(ax, chunks, words)
-    d = np.geomspace(first, last, 500)
+    d = np.geomspace(first, last, 200)
     ax.plot(d, law(d, steps), "--", color=plots.BLACK, linewidth=1)
     place = first, 0.7 * law(first, steps)
     plots.note(ax, "dashed: the law", place, color=plots.BLACK)

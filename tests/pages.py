@@ -254,17 +254,17 @@ class Page:
         assert node is None, "a statement ran in no cell"
         return "\n\n".join(parts) + "\n"
 
-    def unreached(self, file):
-        """The functions of its module that no cell and no measurement of smoke reaches,
-        and nothing that a test file names.
+    def unreached(self):
+        """The functions of its module that no cell and no measurement of smoke
+        reaches.
         """
         tree = ast.parse(Path(self.module.__file__).read_text("utf-8"))
         kinds = ast.FunctionDef, ast.ClassDef
         defined = {n.name: loaded(n) for n in tree.body if isinstance(n, kinds)}
-        nodes = [*self.statements]
         of_module = (n for n in tree.body if not isinstance(n, kinds))
-        nodes += [ast.parse(Path(file).read_text("utf-8"))] if file else []
-        reached = set().union(*map(attributes, nodes), *map(loaded, of_module))
+        reached = set().union(
+            *map(attributes, self.statements), *map(loaded, of_module)
+        )
         reached |= {name for name in defined if name.startswith("measure_")}
         reached &= set(defined)
         while more := {n for f in reached for n in defined[f]} & set(defined) - reached:
@@ -276,7 +276,10 @@ class Page:
         that what has a limit changes there; that every claim has a limit among them and
         every function is reached. Assign them to names that begin with `test_`.
 
-        made: rows by the name of what measures them. edges: as of `tests`.
+        made: rows by the name of what measures them. edges: (claim, limit, function)
+        that makes such rows of three numbers, one of each process, all of which have to
+        reach the limit, or with ("most", limit) must not pass it; without a claim,
+        None, the function says whether it is reached.
         """
         path = APPROVED / f"{self.path.stem}.md"
 
@@ -292,12 +295,12 @@ class Page:
         def test_all():
             claims = {claim for claim, *_ in edges if claim is not None}
             assert claims == {*range(len(self.told(**made).claims))}
-            assert not (left := self.module and self.unreached(None)), left
+            assert not (left := self.module and self.unreached()), left
 
         return test_text, self.test_edges(edges), test_all
 
     def test_edges(self, edges):
-        """A test of each (claim, limit, function): see `tests`."""
+        """A test of each of these, just on both sides of its limit."""
 
         @pytest.mark.parametrize("number", range(len(edges)))
         def test_edge(number):
@@ -311,35 +314,6 @@ class Page:
                 assert result == (near == limit * just), f"near {limit}: {near}"
 
         return test_edge
-
-    def tests(self, file, cases, edges=()):
-        """Three tests of a page: that its claims have these verdicts and its tables and
-        figures these words; that what has a limit changes there; that each claim was
-        seen to hold and not to hold and every function is reached. Assign them to names
-        that begin with `test_`.
-
-        file: the test's own. cases: name -> (rows by the name of what measures them,
-        verdicts of the claims in order, "T", "F", "-" for not measured, words). edges:
-        (claim, limit, function) that makes such rows of three numbers, one of each
-        process, all of which have to reach the limit, or with ("most", limit) must not
-        pass it; without a claim, None, the function says whether it is reached.
-        """
-
-        @pytest.mark.parametrize("name", cases)
-        def test_page(name):
-            made, verdicts, *words = cases[name]
-            nb = self.told(**made)
-            assert nb.claims == verdicts, nb.text
-            has(words, nb.text)
-
-        def test_all():
-            every = zip(*(verdicts for _, verdicts, *_ in cases.values()), strict=True)
-            sides = {claim for claim, *_ in edges}
-            for claim, verdicts in enumerate(every):
-                assert claim in sides or {"T", "F"} <= {*verdicts}, claim
-            assert not self.unreached(file)
-
-        return test_page, self.test_edges(edges), test_all
 
 
 def different(before, after):
@@ -362,7 +336,7 @@ def drawings(figure):
 
 
 def has(words, text):
-    """Fail where the text has some of the words, or has one that it must not."""
+    """Fail where the text lacks some of the words, or has one after "no: "."""
     missing = [
         word
         for word in words

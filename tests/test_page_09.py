@@ -67,5 +67,5 @@ def test_what_is_measured():
     work = Workload(1, 3, 32, 32, 6)
     assert {*page.measure_speed(work, 1)["case"]} == {*page.CASES}
     wrong = planted(page, "net.forward(x)[0]}", "2 * net.forward(x)[0]}")
-    with pytest.raises(MismatchError, match="^y: "):
+    with pytest.raises(MismatchError, match=r"^y: "):
         wrong.measure_speed(work, 1)

@@ -10,20 +10,20 @@ from lstm_kernels.data import Dataset
 from lstm_kernels.training import train
 
 from .. import plots
+from ..experiments import rungs
 from ..measure import comparer, runner
 from ..measure.evidence import intervals
 from ..measure.timing import together
 from ..measure.workloads import Workload
-from ..studies.low_rank import CompiledCell, LowRank, cut, factor
+from ..studies.low_rank import CompiledCell, LowRank, cells, cut, factor
 
-DENSE, REST = "dense", "rank 0"
-RANKS = 64, 32, 16, 8
-CASES = DENSE, *(f"rank {R}" for R in RANKS), REST
+DENSE, RANKS = "dense", (64, 32, 16, 8, 2)
+CASES = DENSE, *(f"rank {R}" for R in RANKS)
 H, SIGNS_COUNT = 256, 64
 COMPILED = "cell compiled"
 WORKS = {  # the dense version, that of low rank
     "NumPy": ("numpy", LowRank),
-    COMPILED: ("numba-fused", CompiledCell),
+    COMPILED: ("numba-fused", lambda one: CompiledCell(one, rungs.compiled(cells))),
 }
 SPEED = {  # arguments of `measure_speed`
     "smoke": {"work": Workload(1, 4, 64, 64, 8), "repeats": 2},
@@ -42,12 +42,12 @@ LOSSES = {  # arguments of `measure_losses`
 
 
 def measure_speed(work: Workload, repeats: int) -> pd.DataFrame:
-    """Rows of inference on one thread by `work` and case: dense, the ranks, and rank 0,
-    a pass without products; verified before and after.
+    """Rows of inference on one thread by `work` and case, dense and the ranks; verified
+    before and after.
     """
     params, (x, _) = work.params(), work.example()
     largest = factor(params, max(RANKS))
-    factored = {f"rank {R}": cut(largest, R) for R in (*RANKS, 0)}
+    factored = {f"rank {R}": cut(largest, R) for R in RANKS}
     few, parts = np.ascontiguousarray(x[:3, :5]), []
     for name, (version, kind) in WORKS.items():
         nets = {case: kind(one) for case, one in factored.items()}

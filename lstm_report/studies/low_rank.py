@@ -8,6 +8,7 @@ Q of a rank is the truncated singular value decomposition (Eckart & Young 1936);
 factors take the root of the singular values, so that they descend at the same rate.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +22,6 @@ from lstm_kernels.errors import check_choice, check_int
 from lstm_kernels.params import Layer, Named, Params
 from lstm_kernels.reference import blocks, output_loss, quietly, sigmoid
 from lstm_kernels.versions.numba_sample import forward_units
-
-from ..experiments import rungs
 
 FP_MODE = FLUSH  # as of `numba-sample`
 # U and W must feed the same gates, else they have no common Q.
@@ -116,7 +115,7 @@ def factor(params: Params, rank: int) -> Factored:
 
 def cut(factored: Factored, rank: int) -> Factored:
     """The same of a lower rank, the nearest one: columns are in the order of the
-    singular values. Of rank 0 a pass multiplies nothing.
+    singular values.
     """
     layers = [
         Factors(layer.P[:, :rank].copy(), layer.Q[:rank].copy(), layer.b)
@@ -235,13 +234,18 @@ def cells(a, b, c_prev, h, c):
 
 
 class CompiledCell(LowRank):
-    """The same with the cell of its forward pass compiled, of an LSTM in float32."""
+    """The same with the cell of its forward pass compiled. apply_cell: `cells` as
+    machine code.
+    """
+
+    def __init__(self, factored: Factored, apply_cell: Callable):
+        super().__init__(factored)
+        self._apply_cell = apply_cell
 
     def forward(self, x: np.ndarray) -> tuple[np.ndarray, list]:
         """Outputs y (T, B, H) of x (T, B, D), from a zero state; nothing for the
         gradients.
         """
-        apply_cell = rungs.compiled(cells)
         with single_threaded():
             for layer in self._params.layers:
                 (T, B, D), R, KH = x.shape, len(layer.Q), len(layer.b)
@@ -253,6 +257,6 @@ class CompiledCell(LowRank):
                     np.matmul(h[t], Ph, out=s)
                     s += of_x[t]
                     np.matmul(s, layer.Q, out=a)
-                    apply_cell(a, layer.b, c[t], h[t + 1], c[t + 1])
+                    self._apply_cell(a, layer.b, c[t], h[t + 1], c[t + 1])
                 x = h[1:]
         return x, []

@@ -205,7 +205,8 @@ def measure_race(seeds: int, most: int, goal: float) -> pd.DataFrame:
     """Rows batch, rate, seed, epochs: after how many epochs, at most so many, the error
     on the years that choose is below `goal`; infinite for a run that diverges.
     """
-    passengers, first, made = series(), PAIRS[CHOICE], []
+    passengers, first = series(), PAIRS[CHOICE]
+    made: list[tuple[int, float, int, float]] = []
     transform, dataset = prepare(passengers, first)
 
     def below(history, net):
@@ -240,7 +241,9 @@ def measure_epochs(sizes: Sequence[int], repeats: int) -> pd.DataFrame:
     dataset = lk.Dataset(x, rng.standard_normal((examples, 1)).astype(np.float32))
     net, order = new_network(), np.arange(examples)
     compare_to_reference(net, net.params(), x)
-    cases = {n: partial(net.epoch, dataset, order, n, 1e-4) for n in sizes}
+    cases: dict[Any, Any] = {
+        n: partial(net.epoch, dataset, order, n, 1e-4) for n in sizes
+    }
     return interleaved(cases, repeats=repeats)
 
 

@@ -1,5 +1,7 @@
 """Page 09, weights of low rank: speed in NumPy and compiled, and loss."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -21,7 +23,7 @@ DENSE, RANKS = "dense", (64, 32, 16, 8, 2)
 CASES = DENSE, *(f"rank {R}" for R in RANKS)
 H, SIGNS_COUNT = 256, 64
 COMPILED = "cell compiled"
-WORKS = {  # the dense version, that of low rank
+WORKS: dict[str, tuple[Any, Any]] = {  # the dense version, that of low rank
     "NumPy": ("numpy", LowRank),
     COMPILED: ("numba-fused", lambda one: CompiledCell(one, rungs.compiled(cells))),
 }
@@ -50,7 +52,7 @@ def measure_speed(work: Workload, repeats: int) -> pd.DataFrame:
     factored = {f"rank {R}": cut(largest, R) for R in RANKS}
     few, parts = np.ascontiguousarray(x[:3, :5]), []
     for name, (version, kind) in WORKS.items():
-        nets = {case: kind(one) for case, one in factored.items()}
+        nets: dict[str, Any] = {case: kind(one) for case, one in factored.items()}
         nets[DENSE] = runner.network(version, params, threads=1)
 
         def check(nets=nets):

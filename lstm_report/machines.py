@@ -104,8 +104,10 @@ def newest(folder: results.Folder = None) -> str:
     for stage, name in STAGES.items():
         table = pd.DataFrame(peers(rows[rows["machine"] == machine], stage))
         shown = table.set_index("workload")
-        names = [n for n in ("ms", "vs PyTorch", "vs PyTorch, flushed") if n in shown]
-        parts.append(shown[names].add_prefix(f"{name}: "))
+        wanted = ("ms", "vs PyTorch", "vs PyTorch, flushed")
+        parts.append(
+            shown[[name for name in wanted if name in shown]].add_prefix(f"{name}: ")
+        )
     table = markdown(pd.concat(parts, axis=1).reset_index())
     return f"{table}\n\n{results.caption(about[machine])}."
 

@@ -546,7 +546,7 @@ def version_table(
         "this core": (here, over_plain(rows).median()),
         "GPU and its host": (there, there.get("sequential", np.nan) / there),
     }
-    known = {version.name: version for version in lk.versions()}
+    known: dict[str, Any] = {version.name: version for version in lk.versions()}
     lines = {}
     for name in LISTED:
         version = known[name]

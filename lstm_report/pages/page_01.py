@@ -118,8 +118,8 @@ def figure_cell(backward: bool = False) -> Figure:
         shape = "round,pad=0.3" if kind == "product" else "circle,pad=0.2"
         box = {"boxstyle": shape, "fc": FILL.get(kind), "lw": 0.8}
         centred(x, y, text, bbox=None if kind == "part" else box)
-    box: dict[str, Any] = {"fc": "#e3ecf4", "lw": 0.8, "zorder": 0.5}
-    ax.add_patch(FancyBboxPatch((3.2, 1.2), 7.7, 0.6, "round,pad=0.05", **box))
+    tint: dict[str, Any] = {"fc": "#e3ecf4", "lw": 0.8, "zorder": 0.5}
+    ax.add_patch(FancyBboxPatch((3.2, 1.2), 7.7, 0.6, "round,pad=0.05", **tint))
     centred(11.4, 1.5, "$da_t$" if backward else "$a_t$")
     if backward:
         line = {"linestyle": "--", "shrinkA": 0, "shrinkB": 0}

@@ -77,7 +77,7 @@ def rows(nb: Any, only: tuple[str, ...] = (), keep: Path | None = None) -> pd.Da
         nb.say(f"**Nothing was measured:** {plain(why)}.")
         return pd.DataFrame(columns=results.COLUMNS)
     try:
-        found = nb.recorded("gpu")
+        found = nb.recorded("gpu", brief=bool(only))
     except ValueError:
         if results.find("*/gpu.csv"):  # which cannot be read
             raise

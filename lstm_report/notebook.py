@@ -277,10 +277,12 @@ class Notebook:
         ]
         self._display(Markdown("```diff\n" + "\n".join(marked) + "\n```"))
 
-    def recorded(self, experiment: str, folder: Path | None = None) -> pd.DataFrame:
+    def recorded(
+        self, experiment: str, folder: Path | None = None, *, brief: bool = False
+    ) -> pd.DataFrame:
         """The rows that were recorded of an experiment on this machine, else on the one
-        with the most comparisons, and of these the last; says which. ValueError where
-        there are none.
+        with the most comparisons, and of these the last; says which, `brief` in a few
+        words. ValueError where there are none.
         """
         rows = results.read(experiment, folder)
         known = {
@@ -292,7 +294,8 @@ class Notebook:
             parts = rows.groupby("machine")["variant"].nunique()
             name = max(known, key=lambda name: (parts[name], known[name]["date"], name))
         about = known[name]
-        self.say(f"Recorded: {results.caption(about)}.")
+        told = results.label(about) if brief else f"Recorded: {results.caption(about)}"
+        self.say(f"{told}.")
         return rows[rows["machine"] == name]
 
     def environment(self) -> None:

@@ -74,6 +74,7 @@ def test_a_page_that_fails_stops_no_other_and_the_next_call_goes_on(project):
     ended = done.stdout[done.stdout.index("Claims:") :]
     assert ended.splitlines() == [
         "Claims: 1 held, 1 did not.",
+        "Medians outside the range of the stored run: 0 of 0.",
         "01_a: did not hold: One is two.",
         "    build/site/notebooks/01_a.html#claim-01_a-1",
         "02_b: not executed",

@@ -239,7 +239,7 @@ LADDER = Shared(
         "works": {SMALL: AIRLINE, LARGE: WIDE},
         "windows": (128, 512, 2048),
         "repeats": 5,
-        "rounds": (25, 10),
+        "rounds": (15, 7),
         "least": (0.02, 0.15),
     },
 )

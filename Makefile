@@ -20,7 +20,7 @@ WORKERS ?= 2
 PYTEST := -m pytest --numprocesses $(WORKERS) --dist loadgroup
 
 # Page 0 and the appendix tell what the other pages found, and come last.
-LAST := notebooks/00_overview.ipynb notebooks/appendix.ipynb
+LAST := $(wildcard notebooks/00_overview.ipynb notebooks/appendix.ipynb)
 NOTEBOOKS := $(filter-out $(LAST),$(sort $(wildcard notebooks/*.ipynb))) $(LAST)
 # What the numbers of a page follow from; folders tell of recorded results that are gone.
 READ := $(shell find lstm_kernels lstm_report data -type f -not -path '*/__pycache__/*' 2>/dev/null) \

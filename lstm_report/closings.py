@@ -38,11 +38,17 @@ def goals_of(path: Path) -> Goals:
     raise ValueError(f"{path.name}: got no goals, want a page that was executed")
 
 
-def stored() -> dict[str, Goals]:
-    """Those of the stored pages, by project."""
+def stored(folder: Path | None = None) -> dict[str, Goals]:
+    """Those of the pages in `folder`, by project, and of the stored pages of what is
+    not executed there.
+    """
     assert results.ROOT is not None, "without a repository there are no stored pages"
-    folder = results.ROOT / "notebooks"
-    return {project: goals_of(folder / page) for project, page in PAGES.items()}
+    found = {}
+    for project, page in PAGES.items():
+        path = folder / page if folder else results.ROOT
+        goals = shown(path) if path.is_file() else []
+        found[project] = goals or goals_of(results.ROOT / "notebooks" / page)
+    return found
 
 
 def closings(nb: Notebook) -> dict[str, tuple[str, Goals]]:

@@ -246,7 +246,7 @@ class Notebook:
         columns = ["found", "verdict"]
         frame = pd.DataFrame.from_dict(goals, orient="index", columns=columns)
         lines = [[goal, *line] for goal, line in goals.items()]
-        about = {"goals": {"project": project, "lines": lines}}
+        about = {"goals": {"project": project, "lines": lines}} | self._named()
         self.table(frame.rename_axis("goal"), about)
 
     def source(self, *objects: Any) -> None:

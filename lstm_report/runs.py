@@ -62,7 +62,7 @@ def take(path: Path, folder: results.Folder = None) -> tuple[Path, str]:
         raise wrong(path.name, f"preset {machine.get('preset')!r}", "'paper'")
     for claim in claims:
         if set(claim) != CLAIM or claim["verdict"] not in VERDICTS:
-            raise wrong(path.name, f"claim {str(claim)[:80]}", f"{sorted(CLAIM)}")
+            raise wrong(path.name, f"claim {str(claim)[:300]}", f"{sorted(CLAIM)}")
     results.label(machine)  # as pages will tell of it
     where = Path(results.FOLDER if folder is None else folder) / name / FOLDER
     where.mkdir(parents=True, exist_ok=True)

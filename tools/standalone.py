@@ -31,9 +31,9 @@ ROOMS |= {"lstm_report/recorded": "data/results"}
 
 
 @cache
-def packed():
-    """What a notebook brings, as an archive that is compressed as one: the same bytes
-    for the same files.
+def packed(folder):
+    """What a notebook of a folder brings, as an archive that is compressed as one: the
+    same bytes for the same files.
     """
     raw = io.BytesIO()
     with zipfile.ZipFile(raw, "w") as archive:
@@ -43,13 +43,13 @@ def packed():
                     place = Path(name, path.relative_to(ROOT / room))
                     archive.writestr(zipfile.ZipInfo(str(place)), path.read_bytes())
         place = f"lstm_report/recorded/{closings.FILE}"
-        archive.writestr(zipfile.ZipInfo(place), json.dumps(closings.stored()))
+        archive.writestr(zipfile.ZipInfo(place), json.dumps(closings.stored(folder)))
     return lzma.compress(raw.getvalue(), preset=9)
 
 
 def standalone(path):
     """The text of the notebook at `path`, not executed, after its first cell."""
-    book, archive = rules.read(path), packed()
+    book, archive = rules.read(path), packed(path.parent)
     # Editors are slow with one line of it all.
     lines = textwrap.wrap(base64.b85encode(archive).decode(), 4000)
     source = CELL.read_text("utf-8").replace("<TEXT>", "\n".join(lines))

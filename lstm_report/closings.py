@@ -45,8 +45,8 @@ def stored(folder: Path | None = None) -> dict[str, Goals]:
     assert results.ROOT is not None, "without a repository there are no stored pages"
     found = {}
     for project, page in PAGES.items():
-        path = folder / page if folder else results.ROOT
-        goals = shown(path) if path.is_file() else []
+        there = folder is not None and (folder / page).exists()
+        goals = shown(folder / page) if folder and there else []
         found[project] = goals or goals_of(results.ROOT / "notebooks" / page)
     return found
 
@@ -63,9 +63,6 @@ def closings(nb: Notebook) -> dict[str, tuple[str, Goals]]:
     for project, page in PAGES.items():
         path = nb.build / page
         new = path.exists() and path.stat().st_mtime > results.newest_code()
-        goals = shown(path) if new else []
-        found[project] = (
-            page,
-            goals or goals_of(nb.build.parents[1] / "notebooks" / page),
-        )
+        kept = nb.build.parents[1] / "notebooks" / page
+        found[project] = page, (new and shown(path)) or goals_of(kept)
     return found

@@ -235,19 +235,24 @@ class Notebook:
         how = {"metadata": {"lstm_kernels": about}} if about else {}
         self._display(Markdown(text), **how)
 
-    def goals(self, project: str, goals: dict[str, tuple[str, str]]) -> None:
+    def goals(
+        self, project: str, goals: dict[str, tuple[str, str]], **numbers: str
+    ) -> None:
         """Show what became of a project's goals: goal -> (what was found, verdict), the
-        verdict one of GOALS. Page 0 and the appendix read them from the page.
+        main one first. Page 0 and the appendix read them from the page.
 
-        Raises ValueError for another verdict.
+        numbers: what stands in braces in the texts. verdict: one of GOALS, written for
+        the stored run; of a text that is "not measured" that. Raises ValueError for
+        another verdict.
         """
-        for _, verdict in goals.values():
+        lines = []
+        for goal, (text, verdict) in goals.items():
             check_choice("verdict", verdict, GOALS)
-        columns = ["found", "verdict"]
-        frame = pd.DataFrame.from_dict(goals, orient="index", columns=columns)
-        lines = [[goal, *line] for goal, line in goals.items()]
+            found = text.format(**numbers)
+            lines.append([goal, found, GOALS[-1] if found == GOALS[-1] else verdict])
+        frame = pd.DataFrame(lines, columns=["goal", "found", "verdict"])
         about = {"goals": {"project": project, "lines": lines}} | self._named()
-        self.table(frame.rename_axis("goal"), about)
+        self.table(frame.set_index("goal"), about)
 
     def source(self, *objects: Any) -> None:
         """Show the source of functions of the package, without the marks for its
@@ -294,8 +299,9 @@ class Notebook:
             parts = rows.groupby("machine")["variant"].nunique()
             name = max(known, key=lambda name: (parts[name], known[name]["date"], name))
         about = known[name]
+        noise = about["disturbance"] if brief else ""  # a caption has it
         told = results.label(about) if brief else f"Recorded: {results.caption(about)}"
-        self.say(f"{told}.")
+        self.say(f"{told}.", noise)
         return rows[rows["machine"] == name]
 
     def environment(self) -> None:

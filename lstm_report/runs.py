@@ -111,9 +111,13 @@ def over_days(name: str, runs: Iterable[Mapping[str, Any]]) -> Interval | None:
 
 
 def outside(before: str, now: str) -> tuple[int, int]:
-    """Of the medians with a range in two texts of a page, in order: how many of the
-    second lie outside the range of the first, and how many there are in both.
+    """Of the medians with a range in two texts of a page, on lines that say the same of
+    them: how many of the second lie outside the range of the first, and how many there
+    are.
     """
-    pairs = zip(MEDIAN.findall(before), MEDIAN.findall(now), strict=False)
-    found = [float(low) <= float(b[0]) <= float(high) for (_, low, high), b in pairs]
+    said, found = {MEDIAN.sub("#", line): line for line in before.splitlines()}, []
+    for line in now.splitlines():
+        old = MEDIAN.findall(said.get(MEDIAN.sub("#", line), ""))
+        for (_, low, high), (new, *_) in zip(old, MEDIAN.findall(line), strict=False):
+            found.append(float(low) <= float(new) <= float(high))
     return found.count(False), len(found)

@@ -5,7 +5,7 @@ import re
 import notebook_rules as rules
 
 LONG = 25  # lines of a cell that is neither a kernel nor an exercise
-FREE = {"kernel", "exercise", "goals"}  # tags of cells whose text is the subject
+FREE = {"kernel", "exercise"}  # tags of cells whose code is the subject
 LINE = 88  # characters of a line of code that a page and a code host show whole
 START = re.compile(r"# .+\n\n\*\*[^*]+\*\*\n\n.*\bNeeds:.*\bminutes?\b", re.DOTALL)
 END = ["What we learned", "Exercises"]

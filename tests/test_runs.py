@@ -92,6 +92,6 @@ def test_a_claim_that_was_changed_is_refused(tmp_path):
 
 
 def test_medians_outside_the_ranges_of_another_run_are_counted():
-    before = "2x (1.5x to 3x), 4 % (3 to 5) and 7 µs (6 to 8); level 3x"
-    now = "3.1x (1.5x to 4x), 4.9 % (3 to 5) and 5 µs (6 to 8); level 9x"
+    before = "2x (1.5x to 3x), 4 % (3 to 5) and 7 µs (6 to 8).\na 1x (1x to 1x)\nb"
+    now = "a 9x (1x to 9x) b\n3.1x (1.5x to 4x), 4.9 % (3 to 5) and 5 µs (6 to 8)."
     assert runs.outside(before, now) == (2, 3)

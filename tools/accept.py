@@ -94,7 +94,8 @@ if __name__ == "__main__":
         build = Path(sys.argv[1])
         for source in rules.notebooks(rules.ROOT / "notebooks"):
             now = rules.read(build / source.name)
-            print(*changed(rules.read(source), now), sep="\n", end="")
+            for line in changed(rules.read(source), now):
+                print(line)
         accept(build)
         runs.take(build / "run.json")
     replace(rules.ROOT / "README.md", renewed())

@@ -84,7 +84,8 @@ def leave_run(build, sources):
     was executed in full; returns a line that says so.
     """
     books = {source.stem: build / source.name for source in sources}
-    if not all(path.exists() for path in books.values()):
+    every = {*sources} == {*rules.notebooks(sources[0].parent)}
+    if not every or not all(path.exists() for path in books.values()):
         return []
     books = {name: rules.read(path) for name, path in books.items()}
     if any(rules.preset(book) == "smoke" for book in books.values()):

@@ -29,12 +29,11 @@ class Layout:
     dtype: np.dtype
     hidden: int
     wide_vectors: int | None = None  # vectors of a wide unit block; None: 4 or 2
-    of_registers = staticmethod(registers.vector_registers)
+    of_registers = staticmethod(registers.vector_registers)  # a study has narrower ones
 
     def __post_init__(self):
         K = len(self.cell.gates)
-        self.vector_bytes = self.of_registers().bytes
-        self.lanes = self.vector_bytes // self.dtype.itemsize
+        self.lanes = self.of_registers().bytes // self.dtype.itemsize
         used = -(-self.hidden // self.lanes)
         if self.wide_vectors is None:  # whichever pads `hidden` less
             self.wide_vectors = 4 if -(-used // 4) * 4 <= -(-used // 2) * 2 else 2
@@ -46,11 +45,12 @@ class Layout:
         self.padded = self.pad(self.hidden)
         self.blocks = -(-self.hidden // self.units)  # without those of padding alone
         self.row = K * self.units  # numbers of a row of gates
-        fed = self.cell.input_gates, self.cell.recurrent_gates, tuple(range(K))  # gates
+        # Which gates U, W and b feed.
+        fed = self.cell.input_gates, self.cell.recurrent_gates, tuple(range(K))
         self.gates = dict(zip("UWb", fed, strict=True))
         # Tells code of this layout from other code in a file name.
-        of_units = f"{self.lanes}x{self.wide_vectors}"
-        self.name = f"{self.cell.name}_{self.dtype.name}_{of_units}"
+        parts = self.cell.name, self.dtype.name, f"{self.lanes}x{self.wide_vectors}"
+        self.name = "_".join(parts)
 
     @property
     def wide_gates(self):

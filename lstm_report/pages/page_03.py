@@ -54,8 +54,30 @@ IDEAS = {
 }
 FIRST = next(iter(IDEAS))
 LEFT = "left over"
-# Three ideas that end what a call from Python costs.
-CALLS = "one call a step", "memory kept", "one call an epoch"
+GOALS = {
+    "faster (75 %), 5x (100 %), 10x (125 %), by a GPU": (
+        "V3 on an H100: {card} over plain loops; on one core, the airline network:"
+        " {fast}, and {over} over NumPy",
+        "reached",
+    ),
+    "an LSTM by hand, forward and backward": (
+        "[01](01_cell.ipynb), checked by differences",
+        "reached",
+    ),
+    "the forecast beside the truth": (
+        "[02](02_forecast.ipynb): simple rules forecast as well",
+        "reached",
+    ),
+    "time that grows more slowly than the data (150 %)": (
+        "as the windows to the power {power}, with larger batches",
+        "reached",
+    ),
+    "versions with their properties and times": ("the table above", "reached"),
+    "why the versions' times differ": (
+        "every factor on a CPU; on the GPU the counts of [04](04_gpu_ladder.ipynb)",
+        "partly",
+    ),
+}
 
 
 def largest_errors(names: tuple[Any, ...] = RUNGS) -> float:
@@ -597,9 +619,10 @@ def roofline(rows: pd.DataFrame, works: dict[str, Workload], of_card: pd.DataFra
     return pd.DataFrame(points, columns=["version", "where", "intensity", "rate"])
 
 
-# Samples for which a GPU's version loads a weight once: a thread's, or all of a pass.
+# Samples for which a GPU's version loads a weight once, as it is planned on an H100;
+# `cuda-persistent` loads U alone, for all samples of a step, and keeps W.
 SHARED_SMALL = {"cuda-v1": 1, "cuda-v2": 1, "cuda-v3": 1, "cuda-epoch": 1}
-SHARED_LARGE = {"cuda-fused": 4, "cuda-persistent": 64 * 100}
+SHARED_LARGE = {"cuda-fused": 1, "cuda-persistent": 2 * REFERENCE.B}
 
 
 def figure_roofline(
@@ -625,7 +648,7 @@ def figure_roofline(
         plots.note(ax, version, (intensity, rate), offset, **side)
     plots.note(ax, "this core", (1e4, peak), ha="right", color=plots.BLUE)
     plots.note(ax, "H100", (1e4, gpu[0]), ha="right", color=plots.RED)
-    ax.set_title("One version reaches the roof of its machine")
+    ax.set_title("numba-fused comes near the roof of its core")
     return figure
 
 

@@ -31,6 +31,23 @@ from ..measure.evidence import Interval
 from ..measure.timing import interleaved, together, wait_until_idle
 from ..measure.workloads import Workload
 
+GOALS = {
+    "good speed-up, given layers and cores (100 %)": (
+        "8 layers on two cores: {two}; {layers} layers on {cores} cores of another"
+        " machine: {many} of at most {bound}",
+        "partly",
+    ),
+    "some speed-up over layers (75 %)": ("8 layers on two cores: {two}", "reached"),
+    "CPU compared with GPU (100 %)": (
+        "{cores} cores are {ahead} times as fast as untuned kernels on its {card}",
+        "partly",
+    ),
+    "backpropagation in parallel (125 %)": ("{back}", "reached"),
+    "one GPU compared with several (125 %)": (
+        "built and tested, a process a device ([08](08_devices.ipynb))",
+        "not measured",
+    ),
+}
 CHUNK = 24  # steps, where the length of a chunk is not what is compared
 SHORTEST = 32  # chunks of a sequence, the most that are autotuned
 KEYS = ["way", "L", "threads", "C"]

@@ -12,6 +12,23 @@ from .. import plots
 from ..experiments import handover
 from ..measure.evidence import Interval, at_least, digits, intervals, ratios, seconds
 
+GOALS = {
+    "faster with shared memory (OpenMP)": (
+        "one sequence, two threads over one: {threads}; by OpenMP: {openmp}",
+        "reached",
+    ),
+    "faster with CUDA": ("{card}", "not reached"),
+    "faster with messages (MPI)": ("{messages}", "reached"),
+    "the cheapest way: memory, messages or a tier of caches": (
+        "memory: a cache line, {line}; a message takes {message} as long; one tier of"
+        " caches measured",
+        "partly",
+    ),
+    "a framework's RNN for comparison": (
+        "the packages compared are of LSTMs ([03](03_cpu_ladder.ipynb))",
+        "not measured",
+    ),
+}
 MECHANISMS = {
     "line": "cache line, two threads",
     "window": "cache line, two ranks",

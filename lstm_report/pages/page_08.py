@@ -18,6 +18,30 @@ from ..studies import planner
 
 Counts = list[int]  # of the layers of each stage
 COUNT, ALTERNATING, ENDS = [5, 5], [1] * 10, [1, 8, 1]
+GOALS = {
+    "a pipeline of layers on several devices": (
+        "two processes over one: {pipeline}; sharing the samples: {replicas}; not run"
+        " on GPUs",
+        "partly",
+    ),
+    "balance the load": (
+        "planned by seconds, over equal counts: {balance}",
+        "reached",
+    ),
+    "keep neighbours together": (
+        "alternating layers, over neighbours: {alternating}",
+        "partly",
+    ),
+    "less memory a device": ("{memory}", "reached"),
+    "buckets": (
+        "one program for all; four over one with {few}, with {many}",
+        "partly",
+    ),
+    "text: Penn Treebank, translation": (
+        "random symbols, strings of a grammar",
+        "not measured",
+    ),
+}
 NAMES = {
     "round 1+1+1+1+1+1+1+1+1+1": "alternating",
     "round 1+8+1": "1+8+1 (ends together)",

@@ -11,12 +11,9 @@ from numba import njit
 from lstm_kernels.cpu import activations, simd
 
 from .. import differences, plots
-from ..closings import closings
 from ..measure import comparer, provenance, results
 from ..measure.evidence import digits
 from ..measure.timing import summary
-
-__all__ = ["closings"]
 
 SIZES = ["L", "T", "D", "H", "B"]
 COMPILERS = {  # version -> what it compiles, and what runs that call by call

@@ -88,7 +88,7 @@ def by_machine(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     runs = sorted(runs, key=lambda run: run["machine"]["date"])
     if not runs:
         return pd.DataFrame()
-    lines = [(claim["page"], claim["sentence"]) for claim in runs[-1]["claims"]]
+    lines = [(c["page"][:2], c["sentence"]) for c in runs[-1]["claims"]]
     table = pd.DataFrame(lines, columns=["page", "sentence"]).set_index("sentence")
     for name in dict.fromkeys(run["machine"]["name"] for run in runs):
         own = [run for run in runs if run["machine"]["name"] == name]

@@ -6,7 +6,7 @@ from conftest import example
 
 import lstm_kernels as lk
 from lstm_kernels import reference
-from lstm_report.experiments import rungs
+from lstm_report.experiments import ideas
 from lstm_report.measure.comparer import TOLERANCE, compare
 from lstm_report.studies import low_rank
 from lstm_report.studies.low_rank import CompiledCell, LowRank, cut, factor
@@ -67,7 +67,7 @@ def test_a_compiled_cell_and_a_lower_rank_give_the_same(shape):
     for rank in range(1, full + 1):
         factored = cut(whole, rank)
         want = LowRank(factored).forward(x)[0]
-        compiled = CompiledCell(factored, rungs.compiled(low_rank.cells))
+        compiled = CompiledCell(factored, ideas.compiled(low_rank.cells))
         compare({"y": compiled.forward(x)[0]}, {"y": want}, 1e-6)
         want = factor(params, rank).dense().arrays()
         compare(factored.dense().arrays(), want, 1e-6)

@@ -49,14 +49,14 @@ def ladder(small=GAINS, large=LARGE, off=(1.0, 1.03), growth=GROWTH):
         fused = 1 / (gained / gains[page.FIRST]) if work == page.SMALL else 1 / gained
         took = {"loops": 1, "numpy": 5 * fused, "numba-fused": fused}
         if work == page.SMALL:
-            took |= zip(page.RUNGS[1:-1], (19, 17, 13, 11, 7), strict=True)
+            took |= zip(page.VERSIONS[1:-1], (19, 17, 13, 11, 7), strict=True)
             steps = page.TIMED // page.AIRLINE.B
             add({"sequential": gained / steps, "numba-fused": 1}, "whole", work)
         else:
             add({"loops": gained, "numba-fused": 1}, "whole", work)
         add(took, "versions", work)
     for stage, share in (("forward", 0.3), ("step", 1)):
-        times = {rung: share * k for k, rung in enumerate(page.RUNGS, 2)}
+        times = {name: share * k for k, name in enumerate(page.VERSIONS, 2)}
         add(times, stage, page.SMALL)
     for N in (80, 8000):
         times = {case: (N / 80) ** np.array(power) for case, power in growth.items()}

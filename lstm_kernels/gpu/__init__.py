@@ -1,1 +1,1 @@
-"""How the GPU's rungs run: the device, its functions, and the kernels."""
+"""How the GPU's versions run: the device, its functions, and the kernels."""

@@ -1,7 +1,7 @@
 """The registry of versions: the ladder from plain loops to the machine's limit.
 
 A version is a file in this folder; its docstring says what is parallel, what changed
-from the rung below and what bounds it. Nothing is imported before it is asked for.
+from the version below and what bounds it. Nothing is imported before it is asked for.
 """
 
 import inspect
@@ -35,7 +35,7 @@ VersionName = Literal[
 
 @dataclass(frozen=True)
 class Version:
-    """A rung of the ladder; the four fields after `target` are columns of the source's
+    """A version; the four fields after `target` are columns of the source's
     table.
     """
 
@@ -95,7 +95,7 @@ _VERSIONS = (
 
 
 def versions() -> tuple[Version, ...]:
-    """Every version, from the slowest rung up, as a tuple of Version."""
+    """Every version, from the slowest up, as a tuple of Version."""
     return _VERSIONS
 
 

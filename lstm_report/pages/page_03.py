@@ -1,4 +1,4 @@
-"""Page 3, the ladder on a CPU: its rungs, every factor between them, its table."""
+"""Page 3, the ladder on a CPU: its versions, every factor between them, its table."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from lstm_kernels.cpu import registers
 from lstm_kernels.schedules import Graph, by_samples, layer_by_layer
 
 from .. import plots
-from ..experiments import rungs
+from ..experiments import ideas
 from ..lesson import mistakes
 from ..measure import compare_to_reference
 from ..measure.comparer import TOLERANCE, compare
@@ -27,7 +27,7 @@ from ..measure.workloads import AIRLINE, REFERENCE, Workload, airline_dataset
 from ..notebook import Shared
 
 RATE = 1e-3
-RUNGS: tuple[Any, ...] = (
+VERSIONS: tuple[Any, ...] = (
     "sequential",
     "numpy-sample",
     "numpy-naive",
@@ -72,7 +72,7 @@ GOALS = {
         "as the windows to the power {power}, with larger batches",
         "reached",
     ),
-    "versions with their properties and times": ("the table above", "reached"),
+    "versions with their properties and times": ("all in one table", "reached"),
     "why the versions' times differ": (
         "every factor on a CPU; on the GPU the counts of [04](04_gpu_ladder.ipynb)",
         "partly",
@@ -80,7 +80,7 @@ GOALS = {
 }
 
 
-def largest_errors(names: tuple[Any, ...] = RUNGS) -> float:
+def largest_errors(names: tuple[Any, ...] = VERSIONS) -> float:
     """The largest relative error of versions, three cells forward and backward from
     random states, beside the reference in float64; MismatchError beyond the tolerance.
     """
@@ -124,22 +124,22 @@ def chain(params: lk.Params, work: Workload, count: int) -> dict[str, Callable]:
             net.step(x, target, RATE)
 
     nets: dict[str, Any] = {}
-    nets |= {name: lk.network(name, params, threads=1) for name in RUNGS[1:]}
+    nets |= {name: lk.network(name, params, threads=1) for name in VERSIONS[1:]}
     nets |= {
-        "loops": rungs.Loops(params, 1),
-        "vector cell": rungs.VectorCell(params, 1),
+        "loops": ideas.Loops(params, 1),
+        "vector cell": ideas.VectorCell(params, 1),
     }
     nets |= {
-        "stored": rungs.StoredFused(params, 1),
-        "narrow": rungs.NarrowFused(params, 1),
+        "stored": ideas.StoredFused(params, 1),
+        "narrow": ideas.NarrowFused(params, 1),
     }
     cases: dict[str, Callable] = {}
     cases |= {name: partial(by_steps, net) for name, net in nets.items()}
     for name in ("stored", "narrow", "numba-fused"):
         cases[name] = partial(nets[name].epoch, many, order, work.B, RATE)
-    widths = {"panels": rungs.PANEL}
+    widths = {"panels": ideas.PANEL}
     steps = {
-        name: rungs.Steps(params, xs, targets, RATE, widths.get(name))
+        name: ideas.Steps(params, xs, targets, RATE, widths.get(name))
         for name in ("one call", "no dx", "kept", "epoch", "panels")
     }
     cases["one call"] = steps["one call"].one_call_a_step
@@ -192,7 +192,7 @@ def measure_ladder(
         cases = chain(params, work, count=TIMED // work.B if name == small else 2)
         rest = (idea for idea in IDEAS if idea != FIRST)
         groups = {idea: {case: cases[case] for case in IDEAS[idea]} for idea in rest}
-        others = RUNGS[1:] if name == small else ("numpy", "numba-fused")
+        others = VERSIONS[1:] if name == small else ("numpy", "numba-fused")
         groups["versions"] = {case: cases[case] for case in ("loops", *others)}
         if name == large:
             groups["whole"] = {case: cases[case] for case in ("loops", "numba-fused")}
@@ -201,18 +201,18 @@ def measure_ladder(
             x, target = work.example()
             one = {
                 "sequential": lk.network("sequential", params),
-                "loops": rungs.Loops(params, 1),
+                "loops": ideas.Loops(params, 1),
             }
             plain = {n: partial(net.step, x, target, RATE) for n, net in one.items()}
             last = {"numba-fused": cases["numba-fused"]}
             whole = {"sequential": plain["sequential"]} | last
-            timed(name, {FIRST: plain, "whole": whole}, 2 * repeats, least[1])
+            timed(name, {FIRST: plain, "whole": whole}, repeats + 1, least[1])
 
     airline = works[small]
     params, (x, target) = airline.params(), airline.example()
-    nets = {rung: lk.network(rung, params, threads=1) for rung in RUNGS}
+    nets = {name: lk.network(name, params, threads=1) for name in VERSIONS}
     groups = {
-        stage: {rung: call(net, stage, x, target) for rung, net in nets.items()}
+        stage: {name: call(net, stage, x, target) for name, net in nets.items()}
         for stage in ("forward", "step")
     }
     timed(small, groups)
@@ -221,8 +221,8 @@ def measure_ladder(
         many = airline.dataset(N)
         for words, B in (("16 samples a step", 16), ("8 steps", N // 8)):
             of_size = {
-                f"{rung}, {words}": epoch(nets[rung], many, B)
-                for rung in ("numpy", "numba-fused", "all cores")
+                f"{name}, {words}": epoch(nets[name], many, B)
+                for name in ("numpy", "numba-fused", "all cores")
             }
             timed(small, {"size": of_size})
             parts[-1]["windows"] = N
@@ -261,8 +261,8 @@ LADDER = Shared(
         "works": {SMALL: AIRLINE, LARGE: WIDE},
         "windows": (128, 512, 2048),
         "repeats": 5,
-        "rounds": (15, 7),
-        "least": (0.02, 0.15),
+        "rounds": (11, 9),
+        "least": (0.01, 0.15),
     },
 )
 
@@ -366,7 +366,7 @@ def figure_waterfall(
 def forward_shares(rows: pd.DataFrame) -> pd.DataFrame:
     """Of a training step of each version that its forward pass takes: Intervals."""
     taken = {stage: seconds(of_part(rows, stage)) for stage in ("forward", "step")}
-    return intervals(taken["forward"] / taken["step"]).loc[[*RUNGS]]
+    return intervals(taken["forward"] / taken["step"]).loc[[*VERSIONS]]
 
 
 def figure_phases(rows: pd.DataFrame) -> Figure:
@@ -454,16 +454,21 @@ def measure_width(works: dict[str, Workload], repeats: int) -> pd.DataFrame:
         params, many = work.params(), work.dataset(2 * work.B)
         xs = many.x.reshape(work.T, 2, work.B, work.D).swapaxes(0, 1).copy()
         targets, order = many.target.reshape(2, work.B, 1), np.arange(len(many))
-        tile = rungs.Steps(params, xs, targets, RATE)
+        tile = ideas.Steps(params, xs, targets, RATE)
+        nets = {
+            "256 bits": ideas.HalfFused(params, 1),
+            "512 bits": lk.network("numba-fused", params, threads=1),
+        }
         cases = {"tile": partial(tile.epoch, tile.kept())}
-        for case, net in (
-            ("256 bits", rungs.HalfFused(params, 1)),
-            ("512 bits", lk.network("numba-fused", params, threads=1)),
-        ):
-            compare_to_reference(net, params, xs[0])
+        for case, net in nets.items():
             cases[case] = partial(net.epoch, many, order, work.B, RATE)
+        for train in cases.values():
+            train()
+        for net in nets.values():
+            got = net.params().arrays()
+            compare(got, tile.arrays(), TOLERANCE[np.dtype(np.float32)])
         times = interleaved(cases, repeats=repeats, least=0.02)
-        parts.append(times.assign(work=name, bits=8 * rungs.compiler_bytes()))
+        parts.append(times.assign(work=name, bits=8 * ideas.compiler_bytes()))
     return together(parts)
 
 
@@ -633,21 +638,21 @@ def figure_roofline(
     """
     figure, ax = plots.panels(1, 4.4)
     for top, slope, colour in ((peak, reading, plots.BLUE), (*gpu, plots.RED)):
-        x = np.array([0.3, top / slope, 1e4])
+        x = np.array([0.1, top / slope, 1e3])
         ax.plot(x, np.minimum(top, slope * x), color=colour, linewidth=1.2)
-    ax.set(xscale="log", yscale="log", xlim=(0.03, 4e5))
+    ax.set(xscale="log", yscale="log", xlim=(0.01, 3e3))
     ax.set(xlabel="operations for each byte of weights that is read, by count")
     ax.set_ylabel("GFLOP/s")
-    left, below = (-7, -4), (4, -13)
-    offsets = {"numba-tile": below, "numpy": below, "cuda-v2": (-7, -11)}
+    offsets = {"numba-sample": (4, -15), "cuda-epoch": (-7, -4), "cuda-v2": (7, -9)}
+    offsets |= {"numba-tile": (6, -10), "numpy": (7, -6), "numba-fused": (7, -9)}
     for version, where, intensity, rate in points.itertuples(index=False):
         colour = plots.BLUE if where == "CPU" else plots.RED
         ax.plot(intensity, rate, "o" if where == "CPU" else "s", color=colour)
-        offset = offsets.get(version, left if intensity < 1 else (7, -4))
+        offset = offsets.get(version, (7, -4))
         side = {"ha": "right" if offset[0] < 0 else "left", "color": colour}
         plots.note(ax, version, (intensity, rate), offset, **side)
-    plots.note(ax, "this core", (1e4, peak), ha="right", color=plots.BLUE)
-    plots.note(ax, "H100", (1e4, gpu[0]), ha="right", color=plots.RED)
+    plots.note(ax, "this core", (1e3, peak), ha="right", color=plots.BLUE)
+    plots.note(ax, "H100", (1e3, gpu[0]), ha="right", color=plots.RED)
     ax.set_title("numba-fused comes near the roof of its core")
     return figure
 

@@ -12,7 +12,7 @@ from lstm_kernels.data import Dataset
 from lstm_kernels.training import train
 
 from .. import plots
-from ..experiments import rungs
+from ..experiments import ideas
 from ..measure import comparer, runner
 from ..measure.evidence import intervals
 from ..measure.timing import together
@@ -25,7 +25,7 @@ H, SIGNS_COUNT = 256, 64
 COMPILED = "cell compiled"
 WORKS: dict[str, tuple[Any, Any]] = {  # the dense version, that of low rank
     "NumPy": ("numpy", LowRank),
-    COMPILED: ("numba-fused", lambda one: CompiledCell(one, rungs.compiled(cells))),
+    COMPILED: ("numba-fused", lambda one: CompiledCell(one, ideas.compiled(cells))),
 }
 SPEED = {  # arguments of `measure_speed`
     "smoke": {"work": Workload(1, 4, 64, 64, 8), "repeats": 2},

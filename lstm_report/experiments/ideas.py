@@ -1,4 +1,4 @@
-"""Page 03's study versions: what lies between two rungs of the ladder, one idea at a
+"""Page 03's study versions: what lies between two versions of the ladder, one idea at a
 time, each a training step (or an epoch) of an LSTM layer with an output layer on one
 thread.
 
@@ -102,7 +102,7 @@ def compiled(kernel, vector=True, parallel=False, **names):
     parts = ["load", "store", "forward_units", "backward_units"]
     functions = [kernel, *(getattr(numba_sample, name) for name in parts)]
     label = (
-        f"rungs_{vector}_{'_'.join(f.__name__ for f in names.values() if callable(f))}"
+        f"ideas_{vector}_{'_'.join(f.__name__ for f in names.values() if callable(f))}"
     )
     space = kernels.fill(functions, names, label, kernels.part)
     made = space[kernel.__name__].py_func
@@ -257,7 +257,7 @@ def stepper(function):
         "weight_product": compiled(numba_tile.product_tiles),
     }
     of = [train_kept, train_anew, train_epoch]
-    made = kernels.fill(of, names, "rungs", part)[function.__name__]
+    made = kernels.fill(of, names, "ideas", part)[function.__name__]
     return kernels.cached(njit, made.py_func, **kernels.OPTIONS)
 
 

@@ -29,7 +29,10 @@ OLD = "PTX machine has compute capability 6.0, want 7.0 or newer"
 MISSING = "cuda-v2 (L=1, H=32, B=256): MismatchError: y"
 SHOWN = "Caught: h: ", "- layers: ended with -11"
 SHOWN += f"- hundreds: measured without {MISSING}", "(1.6x (1.6x to 1.6x); the"
-SHOWN += "is not measured; the threshold is 1", "(not measured; the threshold is 1"
+SHOWN += (
+    "power not measured, where 1 is proportional",
+    "(not measured; the threshold is 1",
+)
 
 
 def dies(*, limit):

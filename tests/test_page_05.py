@@ -86,7 +86,7 @@ def made(slow=(1.0, 1.03, 1.07), **of_map):
 
 
 EDGES = [
-    (0, ("most", 1 / 0.9), lambda times: made(slow=times)),
+    (0, ("most", 1 / 0.95), lambda times: made(slow=times)),
     (1, ("most", 1.0), lambda seconds: made(few=seconds)),
     (1, 0.9, lambda seconds: made(many=seconds)),
 ]

@@ -70,8 +70,7 @@ def made(without=(), handing=None, line=(1.7e-7, 1.9e-7, 2.3e-7), **ways):
 EDGES = [
     (0, 100, lambda ns: made(handing={"message": ns, "window": 90})),  # a line
     (0, 110, lambda ns: made(handing={"message": ns, "window": 110})),
-    (1, 0.4, lambda speed: made(window={128: speed})),  # by messages
-    (1, 0.71, lambda speed: made(window={256: speed})),
+    (1, 0.71, lambda speed: made(window={256: speed})),  # by messages
     (2, 1, lambda speed: made(threads={256: speed})),
     (2, 1, lambda speed: made(window={256: speed})),
 ]

@@ -96,20 +96,20 @@ def fresh(
             if numbered:
                 arguments["process"] = process
             given.write_bytes(pickle.dumps(arguments))
-            found = [_rows(measure, given, Path(folder, f"{process}"), limit, env)]
+            out = Path(folder, f"{process}")
+            found = [_rows(measure, given, out, limit, env, process)]
             if again and disturbance(found[0]):
                 again -= 1
-                found += [
-                    _rows(measure, given, Path(folder, f"{process}b"), limit, env)
-                ]
-            part = min(found, key=unrest)
-            parts.append(part.assign(process=process))
-            parts[-1].attrs = part.attrs
+                out.unlink()
+                found.append(_rows(measure, given, out, limit, env, process))
+            parts.append(min(found, key=unrest))
     return together(parts)
 
 
-def _rows(measure, given, out, limit, env):
-    """The rows of a measurement from one new process, which writes them to `out`."""
+def _rows(measure, given, out, limit, env, process):
+    """The rows of a measurement from one new process, which writes them to `out`; with
+    the number of the process.
+    """
     call = [measure.__module__, measure.__name__, str(given), str(out)]
     words = [sys.executable, "-P", "-c", CHILD, json.dumps(sys.path), *call]
     code, output = run(words, limit=limit, env=env)
@@ -121,6 +121,7 @@ def _rows(measure, given, out, limit, env):
     if not isinstance(rows, pd.DataFrame) or rows.empty:
         got = "no rows" if isinstance(rows, pd.DataFrame) else type(rows).__name__
         raise ProcessError(f"{measure.__name__}: got {got}, want a table of rows")
+    rows = rows.assign(process=process)
     rows.attrs["conditions"] = conditions
     return rows
 

@@ -33,16 +33,19 @@ from ..measure.workloads import Workload
 
 GOALS = {
     "good speed-up, given layers and cores (100 %)": (
-        "8 layers on two cores: {two}; {layers} layers on {cores} cores of another"
-        " machine: {many} of at most {bound}",
+        "forward, one sample: 8 layers on two cores {two}; {layers} layers on {cores}"
+        " cores of another machine {many} of at most {bound}",
         "partly",
     ),
     "some speed-up over layers (75 %)": ("8 layers on two cores: {two}", "reached"),
     "CPU compared with GPU (100 %)": (
-        "{cores} cores are {ahead} times as fast as untuned kernels on its {card}",
+        "{cores} cores are {ahead} times as fast as untuned kernels on an {card}",
         "partly",
     ),
-    "backpropagation in parallel (125 %)": ("{back}", "reached"),
+    "backpropagation in parallel (125 %)": (
+        "{back}, without the weight gradients",
+        "reached",
+    ),
     "one GPU compared with several (125 %)": (
         "built and tested, a process a device ([08](08_devices.ipynb))",
         "not measured",

@@ -14,11 +14,12 @@ from ..measure.evidence import Interval, at_least, digits, intervals, ratios, se
 
 GOALS = {
     "faster with shared memory (OpenMP)": (
-        "one sequence, two threads over one: {threads}; by OpenMP: {openmp}",
+        "one sequence of an RNN of {units} units, two threads over one: by counters"
+        " {threads}, by OpenMP {openmp}",
         "reached",
     ),
     "faster with CUDA": ("{card}", "not reached"),
-    "faster with messages (MPI)": ("{messages}", "reached"),
+    "faster with messages (MPI)": ("{units} units: {messages}", "reached"),
     "the cheapest way: memory, messages or a tier of caches": (
         "memory: a cache line, {line}; a message takes {message} as long; one tier of"
         " caches measured",

@@ -127,7 +127,9 @@ def headline(told: Mapping[str, str], folder: results.Folder = None) -> str:
     days = runs.over_days("over plain loops", every)
     if len(every) > 1 and days:
         ends = f"{digits(days.low)}x to {digits(days.high)}x"
-        text += f" Over {len(every)} runs on all machines that median was {ends}."
+        count = len({run["machine"]["name"] for run in every})
+        machines = "one machine" if count == 1 else f"{count} machines"
+        text += f" Over {len(every)} runs on {machines} that median was {ends}."
     return text
 
 

@@ -5,6 +5,7 @@ has its verdicts by machine and a headline its range over days.
 
 import json
 import re
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from .measure.results import plain
 
 KEPT = 5  # runs of a machine
 FOLDER = "runs"
+WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 VERDICTS = "Held", "Did not hold", "Not measured"
-KEYS = {"machine": dict, "claims": list, "numbers": dict}
+KEYS = {"time": str, "machine": dict, "claims": list, "numbers": dict}
 CLAIM = {"page", "sentence", "verdict", "numbers"}
 MEDIAN = re.compile(r"([\d.]+)x? ?(?:%|\S{1,7})? \(([\d.]+)x? to ([\d.]+)x?\)")
 
@@ -37,7 +39,9 @@ def write(path: Path, machine: Mapping[str, Any], pages: Mapping[str, Any]) -> N
         if "recorded" not in claim
     ]
     numbers = {name: told for _, named in pages.values() for name, told in named}
-    run = {"machine": dict(machine), "claims": claims, "numbers": numbers}
+    now = time.strftime("%H:%M:%S")
+    about = {"time": now, "machine": dict(machine)}
+    run = about | {"claims": claims, "numbers": numbers}
     results.replace(path, json.dumps(run, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -53,11 +57,10 @@ def take(path: Path, folder: results.Folder = None) -> tuple[Path, str]:
         if not isinstance(run.get(key), kind):
             raise wrong(path.name, f"no {key}", "a run as `make report` leaves it")
     machine, claims = run["machine"], run["claims"]
-    name, date = str(machine.get("name")), str(machine.get("date"))
-    if not MACHINE.fullmatch(name) or not re.fullmatch(r"\d{4}-\d\d-\d\d", date):
-        raise wrong(
-            path.name, f"machine {name[:50]!r}, {date[:20]!r}", "its name, a day"
-        )
+    name, when = str(machine.get("name")), f"{machine.get('date')}T{run['time']}"
+    if not MACHINE.fullmatch(name) or not WHEN.fullmatch(when):
+        got = f"machine {name[:50]!r}, {when[:30]!r}"
+        raise wrong(path.name, got, "its name, a day and a time")
     if machine.get("preset") != "paper":
         raise wrong(path.name, f"preset {machine.get('preset')!r}", "'paper'")
     for claim in claims:
@@ -65,12 +68,16 @@ def take(path: Path, folder: results.Folder = None) -> tuple[Path, str]:
             raise wrong(path.name, f"claim {str(claim)[:300]}", f"{sorted(CLAIM)}")
     results.label(machine)  # as pages will tell of it
     where = Path(results.FOLDER if folder is None else folder) / name / FOLDER
-    where.mkdir(parents=True, exist_ok=True)
     commit = plain(str(machine.get("commit") or "none"))[:12]
-    results.replace(where / f"{date}-{commit}.json", text)
+    kept = where / f"{when.replace(':', '')}-{commit}.json"
+    before = sorted(where.glob("*.json"))[-KEPT:]
+    if len(before) == KEPT and kept.name < before[0].name:
+        raise wrong(path.name, f"a run of {when}", f"a newer one than the {KEPT} kept")
+    where.mkdir(parents=True, exist_ok=True)
+    results.replace(kept, text)
     for old in sorted(where.glob("*.json"))[:-KEPT]:
         old.unlink()
-    return where, f"a run of {date}, {len(claims)} claims"
+    return where, f"a run of {when[:10]}, {len(claims)} claims"
 
 
 def read(folder: results.Folder = None) -> list[dict[str, Any]]:
@@ -85,7 +92,7 @@ def by_machine(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """A table: each sentence of the newest run, its page, and by machine in how many of
     its runs the sentence held.
     """
-    runs = sorted(runs, key=lambda run: run["machine"]["date"])
+    runs = sorted(runs, key=lambda run: (run["machine"]["date"], run["time"]))
     if not runs:
         return pd.DataFrame()
     lines = [(c["page"][:2], c["sentence"]) for c in runs[-1]["claims"]]

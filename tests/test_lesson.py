@@ -301,7 +301,7 @@ GUESSES = [
     ("NumPy", None, "<details><summary>No guess: show it", "**4x**: ", "no: guessed"),
     ("compiled", 4, "measured **4x**", "within a factor of two", "no: details"),
     ("tile", 3, "measured **3x**", "one sample: 1.1x. With 32 units", "16 KiB: 1.14x"),
-    ("threads", 2, "measured **2x**", "takes 500 µs: the price of a call", "**1.8x**"),
+    ("threads", 2, "measured **2x**", "on them takes 500 µs", "**1.8x**"),
     ("GPU", 2, "Not measured: "),
 ]
 

@@ -46,8 +46,8 @@ def made(of_times=(), **of_sweeps):
 
 
 EDGES = [  # by the law four sweeps for d = 8, ten for 32
-    (0, ("most", 8), lambda count: made(eight=count[1])),
-    (0, 5, lambda count: made(last=count[1])),
+    (0, ("most", 1.4 * 4), lambda count: made(eight=count[1])),
+    (0, 10 / 1.4, lambda count: made(last=count[1])),
     (1, ("most", 58), lambda steps: made(of_times={"early": steps[1]})),
 ]
 test_text, test_edge, test_all = PAGE.approved(made(), EDGES)

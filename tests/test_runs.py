@@ -14,10 +14,12 @@ def claim(sentence, verdict="Held"):
     return {"sentence": sentence, "verdict": verdict, "numbers": "2x (1x to 3x)"}
 
 
-def written(path, verdicts, median=2000, **machine):
+def written(path, verdicts, median=2000, time=None, **machine):
     claims = [claim(sentence, verdict) for sentence, verdict in verdicts.items()]
     named = [("over plain loops", f"{median}x ({median - 10}x to {median + 10}x)")]
     runs.write(path, MACHINE | machine, {"03_cpu_ladder": (claims, named)})
+    if time:
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"time": time}))
     return path
 
 
@@ -45,7 +47,7 @@ def test_a_headline_has_its_range_over_days(folder):
     days = runs.over_days("over plain loops", runs.read(folder))
     assert days == (1000, 2000, 2200)
     told = {"over plain loops": "5x", "over NumPy": "2x"}
-    assert "Over 3 runs on all machines that median was 1000x to 2200x" in (
+    assert "Over 3 runs on 2 machines that median was 1000x to 2200x" in (
         machines.headline(told, folder)
     )
 
@@ -58,12 +60,24 @@ def test_the_last_runs_of_a_machine_are_kept(folder, tmp_path):
     assert said == "a run of 2026-02-19, 1 claims"
 
 
+def test_of_a_day_the_later_runs_are_kept_whatever_their_commit(tmp_path):
+    run, folder = tmp_path / "run.json", tmp_path / "results"
+    for hour in range(9, 9 + runs.KEPT + 1):
+        late = {"time": f"{hour:02}:00:00", "commit": f"{90 - hour}abc"}
+        runs.take(written(run, {f"At {hour}.": "Held"}, **late), folder)
+    assert [*runs.by_machine(runs.read(folder)).index] == ["At 14."]
+    with pytest.raises(ValueError, match="want a newer one than the 5 kept"):
+        runs.take(written(run, {"A.": "Held"}, time="08:00:00"), folder)
+    assert len(runs.read(folder)) == runs.KEPT
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        ({"time": "noon"}, "noon"),
         ({"preset": "smoke"}, "preset 'smoke'"),
         ({"name": "../up"}, "machine '../up'"),
-        ({"date": "yesterday"}, "'yesterday'"),
+        ({"date": "yesterday"}, "'yesterdayT"),
         ({"cpu": "x" * 3000}, "the text"),
     ],
 )

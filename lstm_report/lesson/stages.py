@@ -247,7 +247,7 @@ class Predictions:
             more = self._factor(before, after, "many samples")
             call = self._seconds["smallest"][after]
             return (
-                f" Of one unit and one step it takes {took(call)}: the price of a call."
+                f" For one unit and one step a call on them takes {took(call)}."
                 f" With {OTHER['many samples'].B} samples {after[1]} threads measured "
                 f"**{speed(more)}**."
             )
@@ -269,8 +269,8 @@ class Predictions:
         factor = speed(self._factor(before, after))
         self._nb.say(
             f"From `numba-tile` to `numba-fused` on {self._work.H} units: "
-            f"**{factor}**, {took(gap)} less. By itself, for one unit and one "
-            f"step, a call of `numba-tile` takes {took(call)} more."
+            f"**{factor}**, {took(gap)} less. For one unit and one step"
+            f" a call of `numba-tile` takes {took(call)} more."
         )
 
     def factors(self):

@@ -336,7 +336,8 @@ def draw_waterfall(ax: Any, table: pd.DataFrame) -> None:
         ax.barh(row, stop - start, left=start, color=colour, height=0.7, linewidth=0)
         ax.plot([at * low, at * high], [row, row], color="black", linewidth=1)
         place = max(stop, at * high), row
-        plots.note(ax, f"{digits(middle)}x", place, (4, 0), va="center")
+        style = {"va": "center", "color": "black"}
+        plots.note(ax, f"{digits(middle)}x", place, (4, 0), **style)
         at *= middle
     plots.named_rows(ax, names)
     ax.set_xlim(0.7, 8 * at)

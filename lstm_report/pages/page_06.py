@@ -42,7 +42,7 @@ STEPS = {
     "+ concurrent": (3.74, "combine + concurrent", 3),
     "+ pointwise": (6.21, "combine + concurrent + pointwise", 7),
     "+ layout": (6.55, "combine + concurrent + pointwise + layout", 15),
-    "+ wavefront, for concurrent": (
+    "+ wavefront (here in place of concurrent)": (
         7.98,
         "combine + pointwise + layout + wavefront",
         None,

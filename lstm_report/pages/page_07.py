@@ -21,8 +21,8 @@ GOALS = {
     "faster with CUDA": ("{card}", "not reached"),
     "faster with messages (MPI)": ("{units} units: {messages}", "reached"),
     "the cheapest way: memory, messages or a tier of caches": (
-        "memory: a cache line, {line}; a message takes {message} as long; one tier of"
-        " caches measured",
+        "memory: a cache line, {line}; in one job a message takes {message} as long as"
+        " a line; one tier of caches measured",
         "partly",
     ),
     "a framework's RNN for comparison": (
@@ -179,5 +179,5 @@ def figure_speed(rows: pd.DataFrame) -> Figure:
     plots.level(ax, 1, linestyle="--")
     plots.level(ax, 2, "twice as fast")
     plots.lines(ax, table, "H", "speed", "case", names=WAYS, colours=COLOURS, spread=1)
-    ax.set_title("Cache lines gain with smaller layers than messages")
+    ax.set_title("Two workers share a step: from 256 units on each way gains")
     return figure

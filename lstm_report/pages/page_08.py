@@ -29,8 +29,8 @@ GOALS = {
         "reached",
     ),
     "keep neighbours together": (
-        "alternating layers, over neighbours: {alternating}",
-        "partly",
+        "alternating layers, over the planned border: {alternating}",
+        "reached",
     ),
     "less memory a device": ("{memory}", "reached"),
     "buckets": (

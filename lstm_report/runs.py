@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,16 @@ from lstm_kernels.files import check_path
 from .archives import MACHINE, check_values, checked_json, wrong
 from .measure import results
 from .measure.evidence import Interval
-from .measure.results import plain
 
 KEPT = 5  # runs of a machine
 FOLDER = "runs"
-WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+COMMIT = re.compile(r"[0-9a-f]{7,40}")
+MOST_BYTES = 1 << 20
 VERDICTS = "Held", "Did not hold", "Not measured"
 KEYS = {"time": str, "machine": dict, "claims": list, "numbers": dict}
 CLAIM = {"page", "sentence", "verdict", "numbers"}
-MEDIAN = re.compile(r"([\d.]+)x? ?(?:%|\S{1,7})? \(([\d.]+)x? to ([\d.]+)x?\)")
+N = r"(\d+(?:\.\d+)?)"
+MEDIAN = re.compile(rf"{N}x? ?(?:%|\S{{1,7}})? \({N}x? to {N}x?\)", re.ASCII)
 
 
 def write(path: Path, machine: Mapping[str, Any], pages: Mapping[str, Any]) -> None:
@@ -45,39 +47,69 @@ def write(path: Path, machine: Mapping[str, Any], pages: Mapping[str, Any]) -> N
     results.replace(path, json.dumps(run, indent=1, ensure_ascii=False) + "\n")
 
 
-def take(path: Path, folder: results.Folder = None) -> tuple[Path, str]:
-    """Put a run into `folder`, by default data/results/, beside the last ones of its
-    machine; returns where, and in words what it is. ValueError for a file that `write`
-    has not made, or of small sizes.
+def checked(path: Path) -> tuple[dict[str, Any], datetime]:
+    """A run and when it ended; ValueError for a file that `write` has not made, or of
+    small sizes.
     """
-    text = check_path("archive", path).read_bytes()
-    run = checked_json(path.name, text)
+    if (size := check_path("archive", path).stat().st_size) > MOST_BYTES:
+        raise wrong(path.name, f"{size} bytes", f"at most {MOST_BYTES}")
+    run = checked_json(path.name, path.read_bytes())
     check_values(path.name, run)
     for key, kind in KEYS.items():
         if not isinstance(run.get(key), kind):
             raise wrong(path.name, f"no {key}", "a run as `make report` leaves it")
     machine, claims = run["machine"], run["claims"]
     name, when = str(machine.get("name")), f"{machine.get('date')}T{run['time']}"
-    if not MACHINE.fullmatch(name) or not WHEN.fullmatch(when):
+    try:
+        ended = datetime.fromisoformat(when) if len(when) == 19 else datetime.max
+    except ValueError:
+        ended = datetime.max
+    if not MACHINE.fullmatch(name) or ended > datetime.now() + timedelta(days=1):
         got = f"machine {name[:50]!r}, {when[:30]!r}"
-        raise wrong(path.name, got, "its name, a day and a time")
+        raise wrong(path.name, got, "its name, a day and a time that are over")
+    commit = machine.get("commit")
+    if commit is not None and not COMMIT.fullmatch(str(commit)):
+        raise wrong(path.name, f"commit {str(commit)[:50]!r}", "its hash")
     if machine.get("preset") != "paper":
         raise wrong(path.name, f"preset {machine.get('preset')!r}", "'paper'")
+    known = []
     for claim in claims:
-        if set(claim) != CLAIM or claim["verdict"] not in VERDICTS:
+        texts = isinstance(claim, dict) and all(
+            isinstance(t, str) for t in claim.values()
+        )
+        if not texts or set(claim) != CLAIM or claim["verdict"] not in VERDICTS:
             raise wrong(path.name, f"claim {str(claim)[:300]}", f"{sorted(CLAIM)}")
-    results.label(machine)  # as pages will tell of it
+        known.append(claim["sentence"])
+    if not known or len({*known}) < len(known):
+        raise wrong(path.name, f"{len(known)} claims", "each sentence once, and one")
+    for told in run["numbers"].values():
+        if not isinstance(told, str):
+            raise wrong(path.name, f"number {str(told)[:50]}", "a text")
+    try:
+        results.label(machine)  # as pages will tell of it
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise wrong(path.name, f"machine ({error!r})", "its record") from None
+    return run, ended
+
+
+def take(path: Path, folder: results.Folder = None) -> tuple[Path, str]:
+    """Put a run into `folder`, by default data/results/, beside the last ones of its
+    machine; returns its file, and in words what it is. ValueError for what `checked`
+    refuses, and for a run that is older than all that are kept.
+    """
+    run, ended = checked(path)
+    machine = run["machine"]
+    name, commit = machine["name"], (machine.get("commit") or "none")[:12]
     where = Path(results.FOLDER if folder is None else folder) / name / FOLDER
-    commit = plain(str(machine.get("commit") or "none"))[:12]
-    kept = where / f"{when.replace(':', '')}-{commit}.json"
+    kept = where / f"{ended:%Y-%m-%dT%H%M%S}-{commit}.json"
     before = sorted(where.glob("*.json"))[-KEPT:]
     if len(before) == KEPT and kept.name < before[0].name:
-        raise wrong(path.name, f"a run of {when}", f"a newer one than the {KEPT} kept")
+        raise wrong(path.name, f"a run of {ended}", f"a newer one than the {KEPT} kept")
     where.mkdir(parents=True, exist_ok=True)
-    results.replace(kept, text)
+    results.replace(kept, path.read_bytes())
     for old in sorted(where.glob("*.json"))[:-KEPT]:
         old.unlink()
-    return where, f"a run of {when[:10]}, {len(claims)} claims"
+    return kept, f"a run of {ended:%Y-%m-%d}, {len(run['claims'])} claims"
 
 
 def read(folder: results.Folder = None) -> list[dict[str, Any]]:

@@ -170,6 +170,9 @@ def bound(node):
             names.add(one.name)
         if isinstance(one, ast.alias):
             names.add((one.asname or one.name).partition(".")[0])
+        part = isinstance(one, ast.Subscript | ast.Attribute)
+        if part and isinstance(one.ctx, ast.Store):  # what it is a part of
+            names |= {n.id for n in ast.walk(one.value) if isinstance(n, ast.Name)}
     return names
 
 

@@ -89,8 +89,10 @@ def measured(value=1.0, end="", path="", process=0):
         return [1.0]
     if end == "empty":
         return pd.DataFrame({"seconds": []})
-    if end == "noisy":  # the first process; the others are quiet
+    if end.startswith("noisy"):  # the first process; the others are quiet
         slower = 1.0 if Path(path).exists() else 9.0
+        if end == "noisy, then nothing" and slower == 1 and not process:
+            os._exit(0)
         Path(path).touch()
         taken = [value * slower**k for k in range(4)]
         return pd.DataFrame({"case": "a", "repeat": range(4), "seconds": taken})
@@ -132,3 +134,10 @@ def test_a_process_that_was_disturbed_is_repeated(tmp_path):
     rows = evidence.fresh(measured, 2, end="noisy", path=str(tmp_path / "a"))
     assert rows["process"].to_list() == [0] * 4 + [1] * 4
     assert rows["seconds"].max() < 9
+    # What it measured first stays where the second one fails.
+    path = str(tmp_path / "b")
+    rows = evidence.fresh(measured, 2, end="noisy, then nothing", path=path)
+    assert rows.groupby("process")["seconds"].max().to_list() == [729, 1]
+    for processes in (0, -1, 2.5):
+        with pytest.raises((ValueError, TypeError), match="processes: got"):
+            evidence.fresh(measured, processes)

@@ -20,7 +20,7 @@ import pytest
 from filed import filed, rows_of
 from form import problems_of_code, problems_of_form
 from made import PNG, TITLE, claim, code, drawn, markdown, parameters, save
-from nbformat.v4 import new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from summary import summary
 
 from lstm_kernels.versions import numba_sample
@@ -220,6 +220,15 @@ def test_accept_renews_notebooks_and_figures_of_one_run(project):
         "- [00-x](00-x.svg): **Figure 0.1.** As 01 says.",
         "- [00-y](00-y.svg): **Figure 0.2.** A line",
     ]
+
+
+def test_accept_takes_no_page_that_is_not_executed_in_full(project):
+    before = content(project / "notebooks")
+    for cell in (parameters("smoke"), new_code_cell("g()")):
+        save(project / "build" / "01_a.ipynb", TITLE, cell)
+        with pytest.raises(SystemExit, match=r"01_a.ipynb is not executed in full"):
+            accept.accept(project / "build", project)
+    assert content(project / "notebooks") == before
 
 
 def test_accept_takes_no_figure_of_another_run_and_changes_nothing(project):

@@ -55,15 +55,16 @@ def test_a_headline_has_its_range_over_days(folder):
 def test_the_last_runs_of_a_machine_are_kept(folder, tmp_path):
     for day in range(10, 20):
         path = written(tmp_path / "run.json", {"A.": "Held"}, date=f"2026-02-{day}")
-        where, said = runs.take(path, folder)
-    assert len(list(where.iterdir())) == runs.KEPT
+        kept, said = runs.take(path, folder)
+    days = [one.name[8:10] for one in sorted(kept.parent.iterdir())]
+    assert days == ["15", "16", "17", "18", "19"]
     assert said == "a run of 2026-02-19, 1 claims"
 
 
 def test_of_a_day_the_later_runs_are_kept_whatever_their_commit(tmp_path):
     run, folder = tmp_path / "run.json", tmp_path / "results"
     for hour in range(9, 9 + runs.KEPT + 1):
-        late = {"time": f"{hour:02}:00:00", "commit": f"{90 - hour}abc"}
+        late = {"time": f"{hour:02}:00:00", "commit": f"{90 - hour}abcdef"}
         runs.take(written(run, {f"At {hour}.": "Held"}, **late), folder)
     assert [*runs.by_machine(runs.read(folder)).index] == ["At 14."]
     with pytest.raises(ValueError, match="want a newer one than the 5 kept"):
@@ -75,6 +76,11 @@ def test_of_a_day_the_later_runs_are_kept_whatever_their_commit(tmp_path):
     ("changed", "message"),
     [
         ({"time": "noon"}, "noon"),
+        ({"date": "2099-01-01"}, "2099-01-01"),
+        ({"date": "2026-13-45"}, "2026-13-45"),
+        ({"commit": "../../../gpu"}, "commit '../../../gpu'"),
+        ({"caches": [1]}, "machine"),
+        ({"cores": None, "cpu": 3}, "machine"),
         ({"preset": "smoke"}, "preset 'smoke'"),
         ({"name": "../up"}, "machine '../up'"),
         ({"date": "yesterday"}, "'yesterdayT"),
@@ -96,12 +102,22 @@ def test_another_file_is_refused(tmp_path, text):
         runs.take(path, tmp_path)
 
 
-def test_a_claim_that_was_changed_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "claims",
+    [
+        [],
+        [3],
+        [[*runs.CLAIM]],
+        [{**claim("A."), "page": "03"}, {**claim("A."), "page": "04"}],
+        [{**claim("A.", "Always holds"), "page": "03"}],
+        [{**claim("A."), "page": 3}],
+        [{**claim(["A."]), "page": "03"}],
+    ],
+)
+def test_claims_that_were_changed_are_refused(tmp_path, claims):
     path = written(tmp_path / "run.json", {"A.": "Held"})
-    run = json.loads(path.read_text())
-    run["claims"][0]["verdict"] = "Always holds"
-    path.write_text(json.dumps(run))
-    with pytest.raises(ValueError, match="Always holds"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"claims": claims}))
+    with pytest.raises(ValueError, match=r"^archive: run.json: got "):
         runs.take(path, tmp_path)
 
 

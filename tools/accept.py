@@ -23,12 +23,17 @@ shows are here as PNG too."""
 def accept(build, root=rules.ROOT):
     """Store the notebooks executed to `build`, each of their figures as SVG, those that
     README shows as PNG, and a list of them; other figures go. SystemExit, and nothing
-    is changed, where a figure is not of the run that its page shows.
+    is changed, where a page is not executed in full, or a figure is not of the run that
+    its page shows.
     """
     contents, books, pictures = {}, {}, {}
     for source in rules.notebooks(root / "notebooks"):
         built = build / source.name
         books[source], contents[source] = rules.read(built), built.read_bytes()
+        cells = [c for c in books[source].cells if c.cell_type == "code" and c.source]
+        whole = all(cell.execution_count is not None for cell in cells)
+        if rules.preset(books[source]) == "smoke" or not whole:
+            sys.exit(f"nothing is accepted: {built} is not executed in full")
         for figure in rules.figures(books[source]):
             drawn = build / "figures" / figure.name
             if drawn.with_suffix(".png").read_bytes() != figure.png:
@@ -82,6 +87,22 @@ def listed(books):
     return "\n\n".join(parts) + "\n"
 
 
+def checked(build):
+    """The file of the run in `build`; SystemExit where it is not that of its pages."""
+    path, told = build / "run.json", []
+    for source in rules.notebooks(rules.ROOT / "notebooks"):
+        for claim in rules.claims(rules.read(build / source.name)):
+            if "recorded" not in claim:
+                told.append((source.stem, claim["sentence"], claim["verdict"]))
+    try:
+        run, _ = runs.checked(path)
+    except (OSError, ValueError) as error:
+        sys.exit(f"nothing is accepted: {error}")
+    if told != [(c["page"], c["sentence"], c["verdict"]) for c in run["claims"]]:
+        sys.exit(f"nothing is accepted: {path} is not of these pages: `make report`")
+    return path
+
+
 def renewed(root=rules.ROOT):
     """README with the numbers of page 00 and the recorded results."""
     overview = rules.read(rules.notebooks(root / "notebooks")[0])
@@ -96,6 +117,10 @@ if __name__ == "__main__":
             now = rules.read(build / source.name)
             for line in changed(rules.read(source), now):
                 print(line)
+        run = checked(build)
         accept(build)
-        runs.take(build / "run.json")
+        kept, _ = runs.take(run)
+        made = min(path.stat().st_mtime for path in build.glob("*.ipynb"))
+        for path in (kept, kept.parent):  # for make no newer than what was executed
+            os.utime(path, (made, made))
     replace(rules.ROOT / "README.md", renewed())

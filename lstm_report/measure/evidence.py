@@ -13,11 +13,14 @@ import pickle
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+
+from lstm_kernels.errors import check_int
 
 from .process import ProcessError, run
 from .timing import disturbance, together, unrest
@@ -85,9 +88,12 @@ def fresh(
     Raises ValueError for a function that no process can import, ProcessError with the
     output of one that fails or ends without rows.
     """
-    if measure.__module__ == "__main__" or "." in measure.__qualname__:
-        name = f"{measure.__module__}.{measure.__qualname__}"
-        raise ValueError(f"measure: got {name}, want a function of a module")
+    check_int("processes", processes)
+    module = getattr(measure, "__module__", "__main__")
+    name = getattr(measure, "__qualname__", repr(measure))
+    if module == "__main__" or "." in name:
+        got = f"{module}.{name}"[:200]
+        raise ValueError(f"measure: got {got}, want a function of a module")
     parts, again = [], MOST_AGAIN
     numbered = "process" in inspect.signature(measure).parameters
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +107,8 @@ def fresh(
             if again and disturbance(found[0]):
                 again -= 1
                 out.unlink()
-                found.append(_rows(measure, given, out, limit, env, process))
+                with suppress(ProcessError):  # what was measured stays
+                    found.append(_rows(measure, given, out, limit, env, process))
             parts.append(min(found, key=unrest))
     return together(parts)
 

@@ -162,5 +162,5 @@ def figure_cost(gains: pd.Series, losses: pd.DataFrame) -> Figure:
     ax.set_ylim(min(0.6, min(ends) / 1.3), max(ends) * 1.6)
     ax.set(xlabel="times as fast as dense, cell compiled (log axis)")
     ax.set(ylabel="held-out loss, dense = 1 (log axis)")
-    ax.set_title("The same ranks cost little on one task, all on the other")
+    ax.set_title("The same ranks cost little on one task, much on the other")
     return figure

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from lstm_report import closings
 from lstm_report.measure import results
 
 ROOT = Path(__file__).parents[1]
@@ -127,3 +128,14 @@ def test_data_readme_lists_the_columns_that_there_are():
     first = {path.name: path.read_text().partition("\n")[0] for path in files}
     headers = {name: line.split(",") for name, line in first.items()}
     assert listed == headers | {"results/": results.COLUMNS}
+
+
+def test_page_0_and_the_appendix_show_the_goals_of_the_stored_pages():
+    shown = {"00_overview": "", "appendix": ""}
+    for source, book in BOOKS.items():
+        for _, output, _ in rules.outputs(book) if source.stem in shown else ():
+            shown[source.stem] += output.get("data", {}).get("text/markdown", "")
+    for goals in closings.stored().values():
+        lines = ["| " + " | ".join(line) + " |" for line in goals]
+        assert not [line for line in lines if line not in shown["appendix"]]
+        assert " | ".join(goals[0]) in shown["00_overview"]

@@ -52,7 +52,7 @@ def accept(build, root=rules.ROOT):
         path.unlink()
     for source in books:  # for make no newer than what was executed
         times = (build / source.name).stat()
-        os.utime(source, (times.st_atime, times.st_mtime))
+        os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def changed(before, now):
@@ -121,7 +121,7 @@ if __name__ == "__main__":
         run = checked(build)
         accept(build)
         kept, _ = runs.take(run)
-        made = min(path.stat().st_mtime for path in build.glob("*.ipynb"))
+        made = min(path.stat().st_mtime_ns for path in build.glob("*.ipynb"))
         for path in (kept, kept.parent):  # for make no newer than what was executed
-            os.utime(path, (made, made))
+            os.utime(path, ns=(made, made))
     replace(rules.ROOT / "README.md", renewed())

@@ -96,6 +96,11 @@ def measured(value=1.0, end="", path="", process=0):
         Path(path).touch()
         taken = [value * slower**k for k in range(4)]
         return pd.DataFrame({"case": "a", "repeat": range(4), "seconds": taken})
+    if end == "worse":  # every process, each noisier than the one before
+        with Path(path).open("a") as calls:
+            calls.write("x")
+        taken = [Path(path).stat().st_size ** k for k in range(1, 5)]
+        return pd.DataFrame({"case": "a", "repeat": range(4), "seconds": taken})
     row = {"case": "a", "repeat": 0, "seconds": value + process, "pid": os.getpid()}
     return pd.DataFrame([row])
 
@@ -134,6 +139,11 @@ def test_a_process_that_was_disturbed_is_repeated(tmp_path):
     rows = evidence.fresh(measured, 2, end="noisy", path=str(tmp_path / "a"))
     assert rows["process"].to_list() == [0] * 4 + [1] * 4
     assert rows["seconds"].max() < 9
+    # Twice at most, and of two the quieter is kept: of calls 2 to 7 these.
+    (tmp_path / "c").write_text("x")
+    rows = evidence.fresh(measured, 4, end="worse", path=str(tmp_path / "c"))
+    first = rows[rows["repeat"] == 0]["seconds"].to_list()
+    assert (first, (tmp_path / "c").stat().st_size) == ([2, 4, 6, 7], 7)
     # What it measured first stays where the second one fails.
     path = str(tmp_path / "b")
     rows = evidence.fresh(measured, 2, end="noisy, then nothing", path=path)

@@ -34,7 +34,7 @@ from ..measure.workloads import Workload
 GOALS = {
     "good speed-up, given layers and cores (100 %)": (
         "forward, one sample: 8 layers on two cores {two}; {layers} layers on {cores}"
-        " cores of another machine {many} of at most {bound}",
+        " cores of another machine {many}, where its chunks allow {bound}",
         "partly",
     ),
     "some speed-up over layers (75 %)": ("8 layers on two cores: {two}", "reached"),

@@ -45,8 +45,8 @@ def stored(folder: Path | None = None) -> dict[str, Goals]:
     assert results.ROOT is not None, "without a repository there are no stored pages"
     found = {}
     for project, page in PAGES.items():
-        there = folder is not None and (folder / page).exists()
-        goals = shown(folder / page) if folder and there else []
+        path = folder and folder / page
+        goals = shown(path) if path and path.exists() else []
         found[project] = goals or goals_of(results.ROOT / "notebooks" / page)
     return found
 

@@ -61,7 +61,7 @@ def checked(path: Path) -> tuple[dict[str, Any], datetime]:
     machine, claims = run["machine"], run["claims"]
     name, when = str(machine.get("name")), f"{machine.get('date')}T{run['time']}"
     try:
-        ended = datetime.fromisoformat(when) if len(when) == 19 else datetime.max
+        ended = datetime.strptime(when, "%Y-%m-%dT%H:%M:%S")
     except ValueError:
         ended = datetime.max
     if not MACHINE.fullmatch(name) or ended > datetime.now() + timedelta(days=1):

@@ -17,12 +17,12 @@ SIZES = {"embedding": 5 << 19, "output layer": 3 << 20}
 MEMORY = {1: (307,), 2: (167, 113)}  # MiB of each rank
 
 
-def made(memory=MEMORY, **steps):
+def made(memory=MEMORY, layers=LAYERS, **steps):
     """Rows of three jobs. steps: seconds of ways that are changed, "+" as "_"."""
     changed = {name.strip("_").replace("_", "+"): t for name, t in steps.items()}
     parts = [rows(SECONDS | changed, by="version", stage="step", ranks=2)]
     parts.append(rows({"sum": 0.0083, "message": 37e-6}, by="version", stage="part"))
-    for name, taken in LAYERS.items():
+    for name, taken in layers.items():
         ways = zip(("forward", "backward", "descent"), taken, strict=True)
         about = {"version": "layer", "variant": name, "bytes": SIZES.get(name, 1 << 20)}
         parts.append(rows({way: t / 1e3 for way, t in ways}, by="stage", **about))
@@ -46,6 +46,12 @@ test_text, test_edge, test_all = PAGE.approved(made(), EDGES)
 
 def test_memory_that_the_system_does_not_count_is_not_measured():
     assert PAGE.told(**made(memory={})).claims == "TT-"
+
+
+def test_the_planned_border_may_be_the_one_by_count():
+    told = PAGE.told(**made(layers=dict.fromkeys(LAYERS, (1, 2, 3))))
+    assert "5+5 over" in told.text
+    assert "over 5+5, by count: no difference (1x to 1x)" in told.text
 
 
 def test_a_timeline_is_what_a_hand_draws():

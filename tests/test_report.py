@@ -24,7 +24,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from summary import summary
 
 from lstm_kernels.versions import numba_sample
+from lstm_report import runs
 from lstm_report.lesson import mistakes
+from lstm_report.measure import provenance
 from lstm_report.notebook import Notebook, Shared
 
 NOTEBOOKS = rules.notebooks(Path(__file__).parents[1] / "notebooks")
@@ -229,6 +231,21 @@ def test_accept_takes_no_page_that_is_not_executed_in_full(project):
         with pytest.raises(SystemExit, match=r"01_a.ipynb is not executed in full"):
             accept.accept(project / "build", project)
     assert content(project / "notebooks") == before
+
+
+def test_accept_takes_no_run_of_other_pages(project):
+    build = project / "build"
+    with pytest.raises(SystemExit, match=r"nothing is accepted: .*run.json"):
+        accept.checked(build, project)
+    told = rules.claims(rules.read(build / "00_o.ipynb"))
+    machine = provenance.machine("paper") | {"name": "one", "commit": None}
+    for claims, ok in ((told, True), (told[1:], False)):
+        runs.write(build / "run.json", machine, {"00_o": (claims, [])})
+        if ok:
+            assert accept.checked(build, project) == build / "run.json"
+        else:
+            with pytest.raises(SystemExit, match="is not of these pages"):
+                accept.checked(build, project)
 
 
 def test_accept_takes_no_figure_of_another_run_and_changes_nothing(project):

@@ -87,10 +87,10 @@ def listed(books):
     return "\n\n".join(parts) + "\n"
 
 
-def checked(build):
+def checked(build, root=rules.ROOT):
     """The file of the run in `build`; SystemExit where it is not that of its pages."""
     path, told = build / "run.json", []
-    for source in rules.notebooks(rules.ROOT / "notebooks"):
+    for source in rules.notebooks(root / "notebooks"):
         for claim in rules.claims(rules.read(build / source.name)):
             if "recorded" not in claim:
                 told.append((source.stem, claim["sentence"], claim["verdict"]))

@@ -35,9 +35,7 @@ VersionName = Literal[
 
 @dataclass(frozen=True)
 class Version:
-    """A version; the four fields after `target` are columns of the source's
-    table.
-    """
+    """A version; the four fields after `target` are columns of the source's table."""
 
     name: VersionName
     summary: str

@@ -80,7 +80,8 @@ def fresh(
 ) -> pd.DataFrame:
     """The rows of a measurement from each of several new processes, one after the
     other: what it returns, a DataFrame, with a column `process`. Of a process that was
-    disturbed, the first MOST_AGAIN times, a second one is run, and the quieter kept.
+    disturbed, the first MOST_AGAIN times, a second one is run, and the quieter kept;
+    a second one that fails is passed over.
 
     measure: a function of a module, which each process imports; a parameter `process`
     of it gets the number of the process, as a seed. arguments: its own, by name; they

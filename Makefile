@@ -31,7 +31,7 @@ CHECKED := $(wildcard lstm_kernels lstm_report tests tools notebooks)
 .DELETE_ON_ERROR:
 .NOTPARALLEL:    # notebooks measure: two at once would disturb each other
 
-.PHONY: help report smoke notebook colab test approve test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-ranks gpu ptx readme accept lint format lock clean
+.PHONY: help report smoke notebook colab test approve test-torch test-oldest test-isa test-hostile test-releases test-colab test-site test-arm bench bench-peers bench-ranks gpu ptx readme accept lint format lock clean
 
 help:    ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,9 @@ test: .venv/.stamp    ## run the tests
 
 approve: .venv/.stamp    ## write the approved texts of the pages anew: read them as a diff
 	LSTM_KERNELS_APPROVE=1 $(PY) -m pytest -q tests -k "test_text and test_page" && git diff --stat tests/approved
+
+test-torch: .venv-peers/.stamp    ## run the tests of the layers for PyTorch
+	$(PEERS) $(PYTEST) tests/test_torch.py
 
 test-oldest: .venv-oldest/.stamp    ## run the tests with the oldest dependencies pyproject.toml admits
 	$(OLDEST) $(PYTEST) $(TESTS)

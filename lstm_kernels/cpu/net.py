@@ -47,6 +47,7 @@ class Net(NamedTuple):
     starts: int  # has the first step a product with W? not of zeros, for LSTM and GRU
     descends: int  # are gradients added to the parameters?
     input_gradient: int  # is the gradient of x wanted?
+    state_gradient: int  # is that of the initial state?
     has_loss: int  # does dy come from a loss? else it is the caller's
     kernels: Kernels
 
@@ -69,7 +70,7 @@ class Net(NamedTuple):
     ones: np.ndarray  # (GRAIN, 1): the input of the bias
     gradient: np.ndarray  # (R, K units): of theta, or theta itself
     plain: np.ndarray  # gradients of the plain matrices U, W, b, one behind another
-    plain_first: np.ndarray  # (L, 3): where each of them begins
+    plain_first: np.ndarray  # (L, 3): where each begins; in PyTorch's form (L, 4)
 
     target: np.ndarray  # (B, O)
     V: np.ndarray  # (H, O)

@@ -13,7 +13,7 @@ panels of a *wide unit block*, a few unit blocks, whose units are a row.
 
 import math
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -105,12 +105,11 @@ class Weights:
     def __init__(self, layout, params):
         self._layout, self._form = layout, params
         self.inputs = [len(layer.U) for layer in params.layers]  # D of each layer
-        arrays = [a for layer in params.layers for a in (layer.U, layer.W, layer.b)]
-        self._plain, self._ends = (
-            [a.shape for a in arrays],
-            np.cumsum([a.size for a in arrays]),
-        )
-        self.plain_first = np.append(0, self._ends[:-1]).reshape(-1, 3)
+        self._plain = [s for layer in params.layers for s in self.plain_shapes(layer)]
+        ends = [0, *np.cumsum([*map(math.prod, self._plain)]).tolist()]
+        self._plain_parts = [slice(*pair) for pair in pairwise(ends)]
+        self.plain_size = ends[-1]
+        self.plain_first = np.reshape(ends[:-1], (len(self.inputs), -1))
         H, J, line = layout.hidden, layout.blocks, 64 // layout.dtype.itemsize
         rows = J * sum(D + H + 1 for D in self.inputs)
         output = [] if params.V is None else [params.V.shape, params.b_out.shape]
@@ -123,6 +122,11 @@ class Weights:
         shape = panels // layout.wide, J * layout.row, layout.wide
         self.panels = aligned(shape, layout.dtype)
         self.assign(params)
+
+    @staticmethod
+    def plain_shapes(layer):
+        """The shapes of a layer's gradients, as a caller gets them."""
+        return layer.U.shape, layer.W.shape, layer.b.shape
 
     def _parts(self, flat):
         """Views of one array: theta, V, b_out; None for those that are not."""
@@ -167,9 +171,9 @@ class Weights:
 
     def plain(self):
         """Room for gradients of the plain matrices: one array, and views of it."""
-        flat = np.empty(self._ends[-1], self.theta.dtype)
-        parts = zip(np.split(flat, self._ends[:-1]), self._plain, strict=True)
-        return flat, [part.reshape(shape) for part, shape in parts]
+        flat = np.empty(self.plain_size, self.theta.dtype)
+        parts = zip(self._plain_parts, self._plain, strict=True)
+        return flat, [flat[part].reshape(shape) for part, shape in parts]
 
     def transpose(self):
         """Let `panels` be the transposes of what theta has."""

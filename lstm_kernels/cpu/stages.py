@@ -190,7 +190,8 @@ def inputs_stage(
     of_inputs = (N + ROWS - 1) // ROWS
     for i in range(low, high):
         if i >= of_inputs:
-            state_gradient(net, i - of_inputs)
+            if net.state_gradient:
+                state_gradient(net, i - of_inputs)
         elif net.input_gradient:
             input_gradient(net, i * ROWS, min(i * ROWS + ROWS, N))
     return 0
@@ -276,9 +277,13 @@ def weight_gradient(net, l, j):
         transpose_block(net.kernels.transpose, net.lanes, gU, net.panels, U_T, j)
         transpose_block(net.kernels.transpose, net.lanes, gW, net.panels, W_T, j)
     else:
-        unpack(gU, net.fed, 0, net.plain, net.plain_first[l, 0], j, H)
-        unpack(gW, net.fed, 1, net.plain, net.plain_first[l, 1], j, H)
-        unpack(gb, net.fed, 2, net.plain, net.plain_first[l, 2], j, H)
+        plain, begin, as_torch = net.plain, net.plain_first, len(net.plain_first[l]) > 3
+        unpack(gU, net.fed, 0, plain, begin[l, 0], j, H, as_torch)
+        unpack(gW, net.fed, 1, plain, begin[l, 1], j, H, as_torch)
+        # PyTorch has a bias of U and one of W
+        unpack(gb, net.fed, 0 if as_torch else 2, plain, begin[l, 2], j, H, as_torch)
+        if as_torch:
+            unpack(gb, net.fed, 1, plain, begin[l, 3], j, H, as_torch)
 
 
 @part
@@ -290,20 +295,23 @@ def clear(out):
 
 
 @part
-def unpack(packed, fed, matrix, plain, begin, j, H):
+def unpack(packed, fed, matrix, plain, begin, j, H, transposed):
     """Rows of unit block j (rows, K units), to a plain matrix (rows, G, H) that begins
-    somewhere in `plain`. fed: of U, W, b which of the G a gate is, or -1, (3, K).
+    somewhere in `plain`, or to its transpose (G, H, rows). fed: of U, W, b which of the
+    G a gate is, or -1, (3, K).
     """
-    K = fed.shape[1]
+    rows, K = packed.shape[0], fed.shape[1]
     units, G = packed.shape[1] // K, 0
     for gate in range(K):
         G += fed[matrix, gate] >= 0
-    for r in range(packed.shape[0]):
+    to_row, to_unit = (1, rows) if transposed else (G * H, 1)
+    for r in range(rows):
         for gate in range(K):
             if fed[matrix, gate] >= 0:
-                place = begin + (r * G + fed[matrix, gate]) * H + j * units
+                n = fed[matrix, gate] * H + j * units
                 for k in range(min(units, H - j * units)):
-                    plain[place + k] = packed[r, gate * units + k]
+                    place = begin + r * to_row + (n + k) * to_unit
+                    plain[place] = packed[r, gate * units + k]
 
 
 @part

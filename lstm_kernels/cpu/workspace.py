@@ -101,6 +101,7 @@ class Workspace:
             starts=int(layout.cell.name not in ("lstm", "gru")),
             descends=int(descends),
             input_gradient=0,
+            state_gradient=1,
             has_loss=int(descends),
             kernels=Kernels(**self._codes(input_steps)),
             control=aligned((2 * LINE,), np.int64),
@@ -122,7 +123,7 @@ class Workspace:
             gradient=weights.theta
             if descends
             else zeros(*of_weights, needed=gradients),
-            plain=zeros(0),
+            plain=np.empty(weights.plain_size * gradients, dtype),
             plain_first=weights.plain_first,
             target=zeros(B, O),
             V=V,
@@ -233,7 +234,7 @@ class Workspace:
             gradients += [np.zeros_like(net.V), np.zeros_like(net.b_out)]
             self.arguments.set("gV", gradients[-2])
             self.arguments.set("gb_out", gradients[-1])
-        self.arguments.set("plain", flat)
+        self.arguments.point("plain", flat)
         self.arguments.set("has_loss", int(dy is None))
         return gradients
 
@@ -241,11 +242,19 @@ class Workspace:
         """The gradients as Grads, the caller's own. gradients: what `begin_backward`
         returned. inputs: whether with that of x.
         """
-        net, H, (L, T, B, *_) = self.net, self._layout.hidden, self.shape
-        dh0 = net.dh0[..., :H].copy()
-        state = (dh0, net.dc[..., :H].copy()) if net.has_c else (dh0,)
+        L, state = self.shape.L, self.state_gradient()
         layers = [Layer(*gradients[3 * l : 3 * l + 3]) for l in range(L)]
         V, b_out = gradients[3 * L :] or (None, None)
-        dx = net.dx.reshape(T, B, -1)[..., : self._weights.inputs[0]]
-        x = dx.copy() if inputs else None
+        x = self.input_gradient() if inputs else None
         return Grads(layers, V, b_out, self._layout.cell.name, x=x, state=state)
+
+    def input_gradient(self):
+        """That of x (T, B, D), a copy."""
+        dx = self.net.dx.reshape(self.shape.T, self.shape.B, -1)
+        return dx[..., : self._weights.inputs[0]].copy()
+
+    def state_gradient(self):
+        """That of the initial state, copies."""
+        net, H = self.net, self._layout.hidden
+        dh0 = net.dh0[..., :H].copy()
+        return (dh0, net.dc[..., :H].copy()) if net.has_c else (dh0,)

@@ -92,7 +92,7 @@ class NumbaFused(Compiled):
     """
 
     name = "numba-fused"
-    micro_kernels = MicroKernels
+    micro_kernels, packed = MicroKernels, Weights
 
     def __init__(self, params, threads=None, *, subnormals=False):
         super().__init__(params, threads, subnormals=subnormals)
@@ -101,7 +101,7 @@ class NumbaFused(Compiled):
         hidden = self._params.hidden_size
         self.layout = self.micro_kernels(self._cell, self._dtype, hidden)
         # From now on the parameters: `_params` is their form
-        self.weights = Weights(self.layout, self._params)
+        self.weights = self.packed(self.layout, self._params)
         self._fp_mode = KEEP if subnormals else FLUSH
         self._free = []  # workspaces, the one used last at the end
 

@@ -1,0 +1,114 @@
+"""PyTorch's weights, packed for the kernels: read from its memory, never owned.
+
+Of a layer PyTorch has weight_ih (G H, D), weight_hh (G H, H) and two biases (G H,),
+with the gates in our order.
+"""
+
+from itertools import pairwise
+
+import numpy as np
+
+from ..cpu.packing import Weights
+
+
+def chosen(gates, K):
+    """An index of some of K gates: a slice, which is quicker, where it is all."""
+    return slice(K) if len(gates) == K else [*gates]
+
+
+class Matrix:
+    """A weight of PyTorch, (G, H, R), and where it is packed (`cpu/packing.py`): of
+    each unit block its transpose is in `theta`, itself in `panels`.
+    """
+
+    def __init__(self, layout, gates, theta, panels):
+        K, J, units = len(layout.cell.gates), layout.blocks, layout.units
+        R, (count, _, wide) = len(theta) // J, panels.shape
+        last = np.zeros((K, J * units, count * wide), theta.dtype)  # with padding
+        rows = last[..., :R].reshape(K, J, units, R).transpose(1, 3, 0, 2)
+        columns = last.reshape(K, J, units, count, wide).transpose(3, 1, 0, 2, 4)
+        pairs = (theta, rows), (panels, columns)
+        self._copies = [(out.reshape(a.shape), a) for out, a in pairs]
+        self._last, self._gates = last[:, : layout.hidden, :R], chosen(gates, K)
+
+    def pack(self, new, compare):
+        """Pack a matrix; with `compare` only where it differs from the last."""
+        if not compare or (self._last[self._gates] != new).any():
+            self._last[self._gates] = new
+            for out, values in self._copies:
+                out[...] = values
+
+
+class Bias:
+    """Two biases of PyTorch, (G, H), and where they are packed: their sum where they
+    feed the same gate.
+    """
+
+    def __init__(self, layout, theta):
+        K, J, units = len(layout.cell.gates), layout.blocks, layout.units
+        total = np.zeros((K, J * units), theta.dtype)
+        self._total, self._out = total[:, : layout.hidden], theta.reshape(J, K, units)
+        self._values = total.reshape(K, J, units).transpose(1, 0, 2)
+        self._gates = [chosen(layout.gates[M], K) for M in "UW"]
+
+    def pack(self, b_ih, b_hh):
+        of_U, of_W = self._gates
+        self._total[-1] = 0  # of a GRU, which U does not feed
+        self._total[of_U] = b_ih
+        self._total[of_W] += b_hh
+        self._out[...] = self._values
+
+
+class TorchWeights(Weights):
+    """Packed weights that are PyTorch's, and whose gradients have its form."""
+
+    def __init__(self, layout, params):
+        super().__init__(layout, params)
+        self.transposed, self._layers, self._known = True, [], None
+        H, J, row, panel = layout.hidden, layout.blocks, 0, 0
+        for D in self.inputs:
+            rows = row + J * np.cumsum([0, D, H, 1])
+            counts = panel + np.cumsum([0, layout.pad(D), layout.padded]) // layout.wide
+            U, W, b = (self.theta[m:n] for m, n in pairwise(rows))
+            U_T, W_T = (self.panels[m:n] for m, n in pairwise(counts))
+            U = Matrix(layout, layout.gates["U"], U, U_T)
+            W = Matrix(layout, layout.gates["W"], W, W_T)
+            self._layers.append((U, W, Bias(layout, b)))
+            row, panel = rows[-1], counts[-1]
+
+    @staticmethod
+    def plain_shapes(layer):
+        (D, GH), H = layer.U.shape, len(layer.W)
+        return (GH, D), (GH, H), (GH,), (GH,)
+
+    def read(self, tensors, again):
+        """Pack tensors, of each layer U, W and two biases or none, where they are
+        others or have changed. again: whether to look for changes that PyTorch does not
+        count, such as those of `.data`.
+        """
+        places = [(t.data_ptr(), t.shape) for t in tensors]
+        versions, known = [t._version for t in tensors], self._known
+        same = known == (places, versions)
+        if same and not again:
+            return
+        if known is None or known[0] != places:
+            self._arrays = self._checked(tensors)
+        self._known = None  # until all is packed
+        layers = zip(self._layers, self._arrays, strict=True)
+        for (U, W, bias), (new_U, new_W, *biases) in layers:
+            U.pack(new_U, same)
+            W.pack(new_W, same)
+            if biases:
+                bias.pack(*biases)
+        self._known = places, versions
+
+    def _checked(self, tensors):
+        """Of each layer the arrays of its tensors, gate by gate."""
+        count, H, layers = len(tensors) // len(self._layers), self._layout.hidden, []
+        for k in range(len(self._layers)):
+            arrays = [t.detach().numpy() for t in tensors[count * k : count * (k + 1)]]
+            got, want = [a.shape for a in arrays], self._plain[4 * k :][:count]
+            if got != want:
+                raise ValueError(f"weights: got shapes {got}, want {want}")
+            layers.append([a.reshape(-1, H, *a.shape[1:]) for a in arrays])
+        return layers

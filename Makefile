@@ -59,7 +59,8 @@ chosen:
 	@$(if $(CHOSEN),,$(error NB: got '$(NB)', want the number or name of $(NOTEBOOKS:notebooks/%.ipynb=%)))
 	@$(if $(filter paper smoke,$(PRESET)),,$(error PRESET: got '$(PRESET)', want paper or smoke))
 
-colab:    ## every notebook as one file for Colab, Kaggle or an empty folder, to dist/; colab/ has three
+colab:    ## every notebook as one file for Colab, Kaggle or an empty folder, to dist/
+	$(new_enough)
 	$(PYTHON) tools/standalone.py dist $(NOTEBOOKS) tools/gpu.ipynb
 
 test: .venv/.stamp    ## run the tests

@@ -191,6 +191,7 @@ def test_a_file_of_colab_is_small_and_brings_files_as_they_are(brought, path):
         for pattern in COLAB[path]
         for found in ROOT.glob(f"data/results/{pattern}")
     }
+    assert bool(results) == bool(COLAB[path])
     came = files(brought(path))
     recorded = Path("lstm_report", "recorded")
     for name, content in came.items():
@@ -349,6 +350,7 @@ WRONG = {
     "an option": (["--help"], "NOTEBOOK: got none"),
     "not there": (["out", "notebooks/55.ipynb"], "NOTEBOOK: got notebooks/55.ipynb"),
     "no notebook's file": (["out", "data/README.md"], "got data/README.md"),
+    "made already": (["out", "colab/gpu.ipynb"], "which stands alone already"),
     "one name": (["out", LAYERS, f"tools/../{LAYERS}"], "got two of one name"),
     "their own folder": (["notebooks", LAYERS], "which was not made by this"),
     "a file": (["data/README.md", LAYERS], "data/README.md"),
@@ -358,6 +360,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_arguments_are_an_error_and_nothing_is_written(clone, wrong):
     words, message = WRONG[wrong]
+    shutil.copytree(ROOT / "colab", clone / "colab", dirs_exist_ok=True)
     before = files(clone)
     done = program(clone, *words)
     assert done.returncode == 2

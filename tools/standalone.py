@@ -33,16 +33,21 @@ COLAB = {
 PACKAGES = "lstm_kernels", "lstm_report"
 # Where `measure.results` looks without a repository.
 RECORDED = Path("lstm_report", "recorded")
+MADE = '"id": "package"'  # in the text of what this makes
 CELL = Path(__file__).with_name("standalone_cell.py")
 
 
 def read(path):
-    """The notebook in a file, as JSON has it; ValueError for what is none."""
+    """The notebook in a file, as JSON has it; ValueError for what is none, or stands
+    alone already.
+    """
     try:
-        book = json.loads(path.read_text("utf-8"))
+        book = json.loads(text := path.read_text("utf-8"))
         book["cells"], book["nbformat"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(f"NOTEBOOK: got {path}, want a notebook's file") from None
+    if MADE in text:
+        raise ValueError(f"NOTEBOOK: got {path}, which stands alone already")
     return book
 
 
@@ -148,7 +153,7 @@ def stale(out, notebooks):
         raise ValueError("NOTEBOOK: got two of one name, want a name each")
     there = {path.name: path.read_text("utf-8") for path in out.glob("*.ipynb")}
     for name, text in there.items():
-        if '"id": "package"' not in text:
+        if MADE not in text:
             raise ValueError(f"OUT: got {out}, with {name}, which was not made by this")
     names = sorted({*there, *texts})
     return {n: texts.get(n) for n in names if there.get(n) != texts.get(n)}

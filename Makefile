@@ -12,6 +12,10 @@ newest = $(or $(firstword $(foreach minor,$(1),$(foreach name,python3.$(minor) \
 # Python 3.14 is the newest that Numba is built for. NEWEST_PYTHON=path takes another.
 NEWEST_PYTHON = $(call newest,14 13 12)
 RELEASES := .venv-releases/bin/python
+# Of `make report`: what opens the notebooks of colab/ on the web, for links on the first page;
+# in Colab https://colab.research.google.com/github/OWNER/NAME/blob/main/colab.
+COLAB ?=
+$(if $(filter-out http://% https://%,$(COLAB)),$(error COLAB: got '$(COLAB)', want an address))
 # Of `make notebook`: paper, or smoke.
 PRESET ?= paper
 TESTS ?=    # what the test targets run, as pytest takes it; empty is every test
@@ -55,8 +59,9 @@ chosen:
 	@$(if $(CHOSEN),,$(error NB: got '$(NB)', want the number or name of $(NOTEBOOKS:notebooks/%.ipynb=%)))
 	@$(if $(filter paper smoke,$(PRESET)),,$(error PRESET: got '$(PRESET)', want paper or smoke))
 
-colab: .venv/.stamp    ## each notebook as one file for Colab, Kaggle or an empty folder, to dist/
-	$(PY) tools/standalone.py dist $(NOTEBOOKS) tools/gpu.ipynb
+colab:    ## every notebook as one file for Colab, Kaggle or an empty folder, to dist/
+	$(new_enough)
+	$(PYTHON) tools/standalone.py dist $(NOTEBOOKS) tools/gpu.ipynb
 
 test: .venv/.stamp    ## run the tests
 	$(PY) $(PYTEST) $(TESTS)
@@ -106,7 +111,7 @@ test-releases: .venv-releases/.stamp    ## run the tests on the newest Python he
 	$(RELEASES) $(PYTEST) $(TESTS)
 
 # In an empty folder, without a network, with the releases that Colab and Kaggle have.
-test-colab: .venv/.stamp .venv-colab/.stamp .venv-kaggle/.stamp    ## execute what `make colab` makes as teachers would
+test-colab: .venv/.stamp .venv-colab/.stamp .venv-kaggle/.stamp    ## execute colab/, and what `make colab` makes, as teachers would
 	LSTM_KERNELS_KERNEL=.venv-colab/bin/python $(PY) $(PYTEST) tests/test_standalone.py
 	LSTM_KERNELS_KERNEL=.venv-kaggle/bin/python $(PY) $(PYTEST) tests/test_standalone.py \
 		-k empty_folder
@@ -140,7 +145,7 @@ readme: .venv/.stamp    ## renew the results that README.md shows
 	$(PY) tools/accept.py
 
 # For each page make knows itself whether it is out of date.
-accept: .venv/.stamp    ## take what `make report` made over into notebooks/, figures/ and README.md
+accept: .venv/.stamp    ## take what `make report` made over into notebooks/, figures/, colab/ and README.md
 	@for page in $(NOTEBOOKS:notebooks/%=build/paper/%); do $(MAKE) --question $$page || \
 		{ echo "nothing is accepted: $$page is not there, or older than what it reads" >&2; exit 1; }; done
 	$(PY) tools/accept.py build/paper
@@ -183,7 +188,7 @@ define build
 	site=$(if $(filter paper,$(1)),build/site,build/smoke/site) status=0; \
 	rm -f $(filter-out $(NOTEBOOKS:notebooks/%=build/$(1)/%),$(wildcard build/$(1)/*.ipynb)); \
 	$(MAKE) --silent --no-print-directory --keep-going $(2:notebooks/%=build/$(1)/%) || status=$$?; \
-	echo "making the site" && $(PY) tools/website.py build/$(1) build/$(1)/source && rm -rf $$site.part && \
+	echo "making the site" && $(PY) tools/website.py build/$(1) build/$(1)/source $(COLAB) && rm -rf $$site.part && \
 	$(PY) -m sphinx -qEW --keep-going -c tools/page -d build/$(1)/trees build/$(1)/source $$site.part && \
 	rm -rf $$site && mv $$site.part $$site || status=1; \
 	$(PY) tools/summary.py build/$(1) $$site $(2); \

@@ -40,7 +40,7 @@ def project(tmp_path):
     """A project without a page, whose environment is this one."""
     for name in FILES:
         shutil.copy(ROOT / name, tmp_path)
-    for name in ("tools", "figures"):
+    for name in ("tools", "figures", "colab"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for name in (".venv", "notebooks"):
         (tmp_path / name).mkdir()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import notebook_rules as rules
 import pytest
+import standalone
 import website
 import yaml
 from made import PNG, TITLE, claim, code, drawn, markdown, parameters, save
@@ -91,6 +92,25 @@ def test_a_link_leads_to_a_page_or_is_text_and_a_page_can_be_taken_along(source)
     bare = rules.read(source / "anywhere" / "01_a.ipynb")
     assert rules.claims(rules.read(source / "executed" / "01_a.ipynb"))
     assert not rules.claims(bare)
+
+
+def test_the_first_page_leads_to_the_class_and_to_colab_where_that_has_an_address(
+    source,
+):
+    text = (source / "index.md").read_text()
+    for name in ("lesson.ipynb", "gpu.ipynb"):
+        assert f"[{name}](path:colab/{name})" in text
+        assert (source / "colab" / name).read_bytes() == (
+            ROOT / "colab" / name
+        ).read_bytes()
+    assert "[teacher's page](notebooks/teacher.md)" in text
+    assert "Open in Colab" not in text
+    teacher = (source / "notebooks" / "teacher.md").read_text()
+    assert "](path:../colab/lesson.ipynb)" in teacher
+    linked = website.index({}, [], "https://here.example/colab")
+    for name in standalone.COLAB:
+        name = Path(name).name
+        assert f"[{name}](https://here.example/colab/{name})" in linked
 
 
 def test_results_define_their_workloads_and_name_machines_in_words():

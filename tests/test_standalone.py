@@ -2,9 +2,11 @@
 network.
 """
 
+import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,23 +17,26 @@ import standalone
 from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 from test_lesson import ANSWERS
+from test_rooms import GRAPH
 from traitlets.config import Config
 
+import lstm_kernels
 from lstm_report import closings
 
 ROOT = Path(__file__).parents[1]
 GPU = ROOT / "tools" / "gpu.ipynb"
 NOTEBOOKS = [*rules.notebooks(ROOT / "notebooks"), GPU]
+COLAB = {ROOT / name: recorded for name, recorded in standalone.COLAB.items()}
 # The interpreter of an environment such as teachers have: `make test-colab` names it.
 KERNEL = os.environ.get("LSTM_KERNELS_KERNEL")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The folder of the notebooks that stand alone."""
+    """The folder of all notebooks, each with all that there is."""
     folder = tmp_path_factory.mktemp("dist")
-    (folder / "08_gone.ipynb").touch()  # of another state
-    standalone.make(folder, NOTEBOOKS)
+    (folder / "08_gone.ipynb").write_text('"id": "package"')  # of another state
+    standalone.make(folder, dict.fromkeys(NOTEBOOKS))
     return folder
 
 
@@ -39,17 +44,15 @@ def test_each_notebook_carries_the_package_and_is_otherwise_its_source(made):
     assert {path.name for path in made.iterdir()} == {path.name for path in NOTEBOOKS}
     for source in NOTEBOOKS:
         before, after = rules.read(source), rules.read(made / source.name)
+        assert rules.dumps(after) == (made / source.name).read_text("utf-8")
         first = after.cells.pop(1)
         assert rules.tags(first) == ["package"]
-        about = rf"lstm_kernels {standalone.__version__} .* of (\d+) KB"
-        size = int(re.search(about, first.source)[1])
-        assert abs(size - (made / source.name).stat().st_size / 1000) <= 1
+        assert f"lstm_kernels {lstm_kernels.__version__} travels" in first.source
         # Links to files beside it, which lead nowhere, are text.
         for one, other in zip(after.cells, before.cells, strict=True):
             text = re.sub(r"\[([^]]+)\]\([\w./]+\)", r"\1", other.source)
             assert one.source == (other.source if other.cell_type == "code" else text)
             assert not one.get("outputs")
-    assert standalone.standalone(source) == (made / source.name).read_text()
 
 
 FIND = "import importlib.util; print(importlib.util.find_spec('lstm_kernels').origin)"
@@ -153,6 +156,219 @@ def test_what_cannot_work_is_an_error_and_leaves_nothing(first_cell, tmp_path, f
     assert not [*tmp_path.iterdir()]
 
 
+# What lies in colab/.
+
+each_of_colab = pytest.mark.parametrize("path", COLAB, ids=lambda path: path.stem)
+# KiB. Page 03 measures everything that the others do.
+LARGEST = {"03_cpu_ladder": 230}
+
+
+def test_colab_has_what_would_be_written_now():
+    changed = standalone.stale(ROOT / "colab", COLAB)
+    assert not changed, f"{[*changed]}: want `python3 tools/standalone.py`"
+
+
+@pytest.fixture(scope="module")
+def brought(tmp_path_factory):
+    """A function: where the first cell of a notebook of colab/ has put what it brings,
+    by the notebook's path.
+    """
+    home = tmp_path_factory.mktemp("home")
+
+    def place(path):
+        source = rules.read(ROOT / "colab" / path.name).cells[1].source
+        return place_of(run_cell(source, home, "-S"))
+
+    return place
+
+
+@each_of_colab
+def test_a_file_of_colab_is_small_and_brings_files_as_they_are(brought, path):
+    size = (ROOT / "colab" / path.name).stat().st_size
+    assert size <= 1024 * LARGEST.get(path.stem, 200)
+    results = {
+        found.relative_to(ROOT / "data" / "results"): found
+        for pattern in COLAB[path]
+        for found in ROOT.glob(f"data/results/{pattern}")
+    }
+    assert bool(results) == bool(COLAB[path])
+    came = files(brought(path))
+    recorded = Path("lstm_report", "recorded")
+    for name, content in came.items():
+        if name.is_relative_to(recorded):
+            source = results.pop(name.relative_to(recorded))
+        else:
+            source = ROOT / name
+        assert content == source.read_bytes(), name
+    assert not results
+
+
+def missing(names):
+    """What modules import, wherever in their text, and is not among them."""
+    return {other for name in names for other in GRAPH[name]} - {*names}
+
+
+def modules_in(place):
+    paths = [p.relative_to(place).with_suffix("") for p in place.rglob("*.py")]
+    return sorted(".".join(p.parts).removesuffix(".__init__") for p in paths)
+
+
+# In the order of their names; what the notebook imports, and what fresh processes do.
+IMPORT_ALL = """
+import importlib, json, re, sys, warnings
+place, names, code = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+warnings.simplefilter("ignore")
+sys.path.insert(0, place)
+for name in names:
+    assert importlib.import_module(name).__file__.startswith(place), name
+exec(code)
+from lstm_report.measure import evidence, process
+for program in (evidence.CHILD, process.CHILD):
+    exec("\\n".join(re.findall("^from lstm_.+$", program, re.MULTILINE)))
+print(len(names))
+"""
+
+
+@each_of_colab
+def test_what_comes_along_imports_nothing_else(brought, path):
+    place = brought(path)
+    names = modules_in(place)
+    assert not missing(names)
+    nodes = ast.walk(ast.parse(code_of(path)))
+    own = [ast.unparse(n) for n in nodes if isinstance(n, ast.Import | ast.ImportFrom)]
+    words = [sys.executable, "-c", IMPORT_ALL, str(place)]
+    words += [json.dumps(names), "\n".join(own)]
+    how = {"capture_output": True, "text": True, "cwd": place.parent}
+    done = subprocess.run(words, check=False, **how)
+    assert done.stdout.strip() == str(len(names)), done.stderr
+    assert len(names) > 80
+
+
+@each_of_colab
+def test_a_module_that_stayed_behind_is_seen(path):
+    for name in ("cells", "plots", "other_frameworks"):  # the last in a function
+        kept = {p for p in standalone.modules(code_of(path)) if p.stem != name}
+        names = [".".join(p.relative_to(ROOT).with_suffix("").parts) for p in kept]
+        assert missing([n.removesuffix(".__init__") for n in names])
+
+
+def code_of(path):
+    cells = (c for c in rules.read(path).cells if c.cell_type == "code")
+    return "\n".join(cell.source for cell in cells)
+
+
+# Changes of a folder of two stand-alone notebooks, and what is stale then.
+CHANGES = {
+    "nothing": (lambda folder: None, {}),
+    "gone": (lambda folder: (folder / "b.ipynb").unlink(), {"b.ipynb": True}),
+    "of another state": (
+        lambda folder: shutil.copy(folder / "a.ipynb", folder / "c.ipynb"),
+        {"c.ipynb": False},
+    ),
+    "damaged": (
+        lambda folder: (folder / "a.ipynb").write_text('"id": "package"'),
+        {"a.ipynb": True},
+    ),
+}
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A folder of two stand-alone notebooks, and what they are made of."""
+    sources = {}
+    for name in ("a.ipynb", "b.ipynb"):
+        sources[tmp_path / name] = ()
+        shutil.copy(GPU, tmp_path / name)
+    standalone.make(tmp_path / "made", sources)
+    return tmp_path / "made", sources
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changed_is_stale_and_is_written_and_nothing_else(two, change):
+    folder, sources = two
+    before = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    act, names = CHANGES[change]
+    act(folder)
+    changed = standalone.stale(folder, sources)
+    assert {name: text is not None for name, text in changed.items()} == names
+    assert standalone.make(folder, sources) == [*names]
+    assert not standalone.stale(folder, sources)
+    after = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    assert {*after} == {*before}
+    assert {name for name in after if after[name] != before[name]} <= {*names}
+
+
+def test_a_source_that_changed_makes_a_notebook_stale(two, monkeypatch):
+    folder, sources = two
+    (path := next(iter(sources))).write_text(path.read_text().replace("GPU", "card"))
+    assert [*standalone.stale(folder, sources)] == ["a.ipynb"]
+    carried = standalone.carried
+
+    def changed(*given):
+        return carried(*given) | {"lstm_kernels/cells.py": "# changed"}
+
+    monkeypatch.setattr(standalone, "carried", changed)
+    assert [*standalone.stale(folder, sources)] == ["a.ipynb", "b.ipynb"]
+
+
+# With Python alone.
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """What of the repository the program reads."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("lstm_kernels", "lstm_report", "data", "notebooks", "tools"):
+        kept = shutil.ignore_patterns("__pycache__", "page", "ptx_machine")
+        shutil.copytree(ROOT / name, folder / name, ignore=kept)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def program(clone, *words):
+    """The end of the program without site-packages, this project or an environment."""
+    words = [sys.executable, "-I", "-S", "tools/standalone.py", *words]
+    how = {"cwd": clone, "capture_output": True, "text": True, "env": {}}
+    return subprocess.run(words, check=False, **how)
+
+
+def test_python_alone_makes_the_same_files(clone, made):
+    done = program(clone)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count(".ipynb") == len(COLAB)
+    assert files(clone / "colab") == files(ROOT / "colab")
+    assert program(clone).stdout == "renewed in colab/: nothing\n"
+    done = program(clone, "dist", "notebooks/05_layers.ipynb")
+    assert (done.returncode, done.stderr) == (0, "")
+    (name,) = files(clone / "dist")
+    assert files(clone / "dist")[name] == (made / name).read_bytes()
+
+
+LAYERS = "notebooks/05_layers.ipynb"
+WRONG = {
+    "no notebook": (["out"], "NOTEBOOK: got none"),
+    "an option": (["--help"], "NOTEBOOK: got none"),
+    "not there": (["out", "notebooks/55.ipynb"], "NOTEBOOK: got notebooks/55.ipynb"),
+    "no notebook's file": (["out", "data/README.md"], "got data/README.md"),
+    "made already": (["out", "colab/gpu.ipynb"], "which stands alone already"),
+    "one name": (["out", LAYERS, f"tools/../{LAYERS}"], "got two of one name"),
+    "their own folder": (["notebooks", LAYERS], "which was not made by this"),
+    "a file": (["data/README.md", LAYERS], "data/README.md"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_arguments_are_an_error_and_nothing_is_written(clone, wrong):
+    words, message = WRONG[wrong]
+    shutil.copytree(ROOT / "colab", clone / "colab", dirs_exist_ok=True)
+    before = files(clone)
+    done = program(clone, *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert files(clone) == before
+
+
 # As teachers would: `make test-colab`.
 
 needs_kernel = pytest.mark.skipif(
@@ -202,13 +418,16 @@ def execute(book, kernel, tmp_path):
 @needs_kernel
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_in_an_empty_folder(kernel, made, tmp_path, path):
-    said = execute(rules.read(made / path.name), kernel, tmp_path)
+    folder = ROOT / "colab" if path in COLAB else made
+    said = execute(rules.read(folder / path.name), kernel, tmp_path)
     assert "lstm_kernels and lstm_report unpacked to" in said
+    if path in COLAB:  # what was recorded there
+        assert ("NVIDIA H100" in said) == bool(COLAB[path])
 
 
 @needs_kernel
-def test_the_lesson_is_solved_in_an_empty_folder(kernel, made, tmp_path):
-    book = rules.read(made / "lesson.ipynb")
+def test_the_lesson_is_solved_in_an_empty_folder(kernel, tmp_path):
+    book = rules.read(ROOT / "colab" / "lesson.ipynb")
     exercises = [cell for cell in book.cells if "exercise" in rules.tags(cell)]
     for cell, answers in zip(exercises, ANSWERS.values(), strict=True):
         cell.source = "\n\n\n".join(answers)
@@ -216,7 +435,7 @@ def test_the_lesson_is_solved_in_an_empty_folder(kernel, made, tmp_path):
         if rules.tags(cell) == ["guess"]:
             cell.source = cell.source.replace("None", "3")
     said = execute(book, kernel, tmp_path)
-    right = [number for number in range(1, 7) for _ in range(4)]
+    right = [n for n, answers in enumerate(ANSWERS.values(), 1) for _ in answers]
     assert [*map(int, re.findall(r"Exercise (\d) is right", said))] == right
     assert [*map(int, re.findall(r"Exercise (\d): yours", said))][:5] == [1, 2, 3, 4, 5]
     assert "Exercises solved: 6 of 6: 1, 2, 3, 4, 5, 6." in said

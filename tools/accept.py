@@ -1,4 +1,5 @@
-"""Take over what `make report` made: notebooks, figures, and README's results.
+"""Take over what `make report` made: notebooks, figures, README's results; and renew
+colab/, which is made of notebooks.
 
 python tools/accept.py [BUILD]: without one README's results alone.
 """
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 
 import notebook_rules as rules
+import standalone
 from nbformat.v4 import new_notebook
 
 from lstm_report import machines, runs
@@ -124,4 +126,5 @@ if __name__ == "__main__":
         made = min(path.stat().st_mtime_ns for path in build.glob("*.ipynb"))
         for path in (kept, kept.parent):  # for make no newer than what was executed
             os.utime(path, ns=(made, made))
+        standalone.colab()
     replace(rules.ROOT / "README.md", renewed())

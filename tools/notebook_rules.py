@@ -8,8 +8,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import nbformat
-
 ROOT = Path(__file__).resolve().parents[1]
 # In an output's metadata: what lstm_report/notebook.py says of it.
 OURS = "lstm_kernels"
@@ -29,11 +27,15 @@ def notebooks(folder):
 
 
 def read(path):
+    import nbformat  # here, for standalone.py, which has Python alone
+
     return nbformat.read(path, as_version=4)
 
 
 def dumps(book):
     """The text that is stored: sorted keys, indented by one, a newline at the end."""
+    import nbformat
+
     return nbformat.writes(book).rstrip("\n") + "\n"
 
 

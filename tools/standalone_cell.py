@@ -1,15 +1,14 @@
-# @title Run me first: lstm_kernels <VERSION> travels in this file of <SIZE> KB
+# @title Run me first: lstm_kernels <VERSION> travels in this file
 # Nothing is downloaded or installed: the files go to a folder named by their hash.
 import base64
+import bz2
 import hashlib
 import importlib.util
-import io
-import lzma
+import json
 import os
 import shutil
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 VERSION, SHA256 = "<VERSION>", "<SHA256>"
@@ -19,9 +18,9 @@ PACKED = """
 
 
 def whole(place, files):
-    """Whether a folder holds the archive's files as they are."""
+    """Whether a folder holds the files, name -> text, as they are."""
     try:
-        return all((place / n).read_bytes() == files.read(n) for n in files.namelist())
+        return all((place / n).read_bytes() == t.encode() for n, t in files.items())
     except OSError:
         return False
 
@@ -31,7 +30,10 @@ def put(files, place):
     place.parent.mkdir(parents=True, exist_ok=True)
     part = tempfile.mkdtemp(dir=place.parent)
     try:
-        files.extractall(part)
+        for name, text in files.items():
+            path = Path(part, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode())
         if not whole(place, files):
             shutil.rmtree(place, ignore_errors=True)
         os.replace(part, place)
@@ -43,10 +45,13 @@ def unpack():
     """The folder that holds the packages: in the cache, where what Numba compiles is
     kept too, else in a temporary folder.
     """
-    packed = base64.b85decode("".join(PACKED.split()))
-    if hashlib.sha256(packed).hexdigest() != SHA256:
+    try:
+        content = bz2.decompress(base64.b85decode("".join(PACKED.split())))
+    except (OSError, ValueError):
+        content = b""
+    if hashlib.sha256(content).hexdigest() != SHA256:
         raise ValueError("this cell was cut or changed: take a fresh copy of the file")
-    files = zipfile.ZipFile(io.BytesIO(lzma.decompress(packed)))
+    files = json.loads(content)
     place = Path(os.path.expanduser("~/.cache"), "lstm_kernels", SHA256[:12])
     if not whole(place, files):
         try:

@@ -1,7 +1,7 @@
 """The folder that Sphinx makes the site of: executed notebooks, documents and generated
 pages, as they lie in the repository.
 
-python tools/website.py BUILD SOURCE
+python tools/website.py BUILD SOURCE [COLAB]: the address that opens what colab/ holds
 """
 
 import json
@@ -27,6 +27,10 @@ DOCUMENTS = "[!R]*.md", "data/*.md", "notebooks/*.md"
 FENCE = "`" * 8
 # A class of the site's style for each verdict.
 KINDS = {"Held": "held", "Did not hold": "failed", "Not measured": "open"}
+CLASS = """An hour's class in one file: download
+[lesson.ipynb](colab/lesson.ipynb), and upload it to Colab or Kaggle; the
+[teacher's page](notebooks/teacher.md) has the timetable.
+[gpu.ipynb](colab/gpu.ipynb) measures a GPU there in five minutes."""
 BIBLIOGRAPHY = f"""# Bibliography
 
 {FENCE}{{bibliography}}
@@ -44,9 +48,9 @@ API = """API
 """
 
 
-def make(build, source):
+def make(build, source, colab=""):
     """Write to the folder `source` what Sphinx reads of the notebooks executed to
-    `build`.
+    `build`. colab: where the web opens notebooks of colab/; "" leaves those links out.
     """
     built = rules.notebooks(build)
     if not built:
@@ -63,10 +67,11 @@ def make(build, source):
         shutil.copy(path, source / "figures")
     for path in built:
         shutil.copy(path, source / "executed")
-    standalone.make(source / "anywhere", built)
+    standalone.make(source / "anywhere", dict.fromkeys(built))
+    shutil.copytree(ROOT / "colab", source / "colab")
     texts = {"claims.md": claims(books), "results.md": machines.page()}
     texts |= {"bibliography.md": BIBLIOGRAPHY, "api.rst": API}
-    texts["index.md"] = index(books, [*texts, *names])
+    texts["index.md"] = index(books, [*texts, *names], colab)
     for name, book in books.items():
         shown = page(name, book, source / "figures")
         texts[f"notebooks/{name}.ipynb"] = rules.dumps(shown)
@@ -79,7 +84,10 @@ def make(build, source):
 
 def linked(folder, link):
     """A match of `LINK` in a document in `folder`: the link, or its text alone."""
-    return link[0] if (folder / link[2]).exists() else link[1]
+    if not (folder / link[2]).exists():
+        return link[1]
+    download = "colab/" in link[2]  # which is no page
+    return f"[{link[1]}](path:{link[2]})" if download else link[0]
 
 
 def page(name, book, figures):
@@ -124,12 +132,16 @@ def front(readme, overview):
     return text if overview else text.replace(HEADLINE, f"{STORED}\n\n{HEADLINE}")
 
 
-def index(books, more):
-    """The first page: what README says of the report, every page with its sentence,
-    and what executed them.
+def index(books, more, colab=""):
+    """The first page: what README says of the report, the files of a class, every page
+    with its sentence, and what executed them.
     """
     readme = (ROOT / "README.md").read_text("utf-8")
-    parts = [front(readme, books.get(OVERVIEW)), "## Pages"]
+    parts = [front(readme, books.get(OVERVIEW)), CLASS]
+    if colab:
+        links = (f"[{Path(n).name}]({colab}/{Path(n).name})" for n in standalone.COLAB)
+        parts[-1] += f" Open in Colab: {', '.join(links)}."
+    parts.append("## Pages")
     for name, book in books.items():
         bold = re.search(r"\*\*(.+?)\*\*", book.cells[0].source, re.DOTALL)
         sentence = rules.unlinked(" ".join(bold[1].split())) if bold else ""
@@ -168,4 +180,4 @@ def claims(books):
 
 
 if __name__ == "__main__":
-    make(*map(Path, sys.argv[1:]))
+    make(*map(Path, sys.argv[1:3]), *sys.argv[3:])

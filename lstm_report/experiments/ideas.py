@@ -7,7 +7,6 @@ or another cell; the last two are `numba-fused`, and the same with its sums stor
 """
 
 import math
-import timeit
 from functools import cache, partial
 
 import llvmlite.binding
@@ -17,15 +16,12 @@ from numba import njit
 from lstm_kernels import kernels
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import activations, registers, simd
-from lstm_kernels.cpu.micro_kernels import MicroKernels, passes, store_accumulators
-from lstm_kernels.cpu.packing import aligned
+from lstm_kernels.cpu.micro_kernels import MicroKernels, store_accumulators
 from lstm_kernels.params import Params
 from lstm_kernels.versions import numba_sample, numba_tile
 from lstm_kernels.versions.numba_fused import NumbaFused
 from lstm_kernels.versions.numba_sample import NumbaSample
 from lstm_kernels.versions.numba_tile import add_rows, four
-
-from .vectors import for_python
 
 PANEL, SQUARE = 256, 16  # columns of a panel; rows and columns of a square
 LSTM, FLOAT32 = CELLS["lstm"], np.dtype(np.float32)
@@ -394,27 +390,3 @@ def compiler_bytes():
     (code,) = add.inspect_asm().values()
     widest = registers.vector_registers().bytes
     return 32 if widest == 64 and "%zmm" not in code else widest
-
-
-def register_peak(rounds=20_000, repeats=200):
-    """GFLOP/s of one core in multiply-adds on registers alone: clock x units x lanes x
-    2.
-    """
-    dtype, count = np.dtype(np.float32), registers.vector_registers().number - 4
-    layout = MicroKernels(CELLS["lstm"], dtype, 1)
-    values, turns = aligned((count, layout.lanes), dtype), np.empty((rounds, 0), dtype)
-    values[:] = 0.1
-
-    def sums(m, turns: passes("rows"), values: passes("stride")):
-        """As many sums as registers, enough to hide the latency of a multiply-add."""
-        x = values.vector(0, 0)
-        totals = [m.variable(values.vector(k, 0)) for k in range(count)]
-        for _ in m.each(turns.rows):
-            for total in totals:
-                m.set(total, m.fma(x, x, m.get(total)))
-        for k, total in enumerate(totals):
-            values.store(k, 0, m.get(total))
-
-    call = for_python(sums, dtype, layout.lanes, "peak_of_registers")
-    best = min(timeit.repeat(partial(call, turns, values), number=1, repeat=repeats))
-    return 2 * rounds * values.size / best / 1e9

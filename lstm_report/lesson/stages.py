@@ -13,7 +13,7 @@ from lstm_kernels.kernels import numbas_threads
 from lstm_kernels.versions import versions
 
 from .. import plots
-from ..experiments.ideas import register_peak
+from ..experiments.vectors import register_peak
 from ..measure.comparer import TOLERANCE, compare, compare_to_reference
 from ..measure.evidence import digits, kib, mib, ms, speed, us
 from ..measure.timing import disturbance, interleaved, summary, together

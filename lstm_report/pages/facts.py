@@ -11,7 +11,7 @@ import pandas as pd
 from lstm_kernels import cores
 from lstm_kernels.blas import single_threaded
 
-from ..experiments import handover, ideas
+from ..experiments import handover, vectors
 from ..measure.evidence import Interval, seconds
 from ..measure.timing import interleaved, together
 from ..notebook import Shared
@@ -33,7 +33,7 @@ def measure_machine(rounds: int) -> pd.DataFrame:
         library = interleaved(cases, repeats=rounds)
     of_1e9 = {"SGEMM": 2e-9 * SIZE**3, "read": 1e-9 * weights.nbytes}
     library["seconds"] /= library["case"].map(of_1e9)
-    found = [1 / ideas.register_peak() for _ in range(rounds)]
+    found = [1 / vectors.register_peak() for _ in range(rounds)]
     registers = {"case": "registers", "repeat": range(rounds), "seconds": found}
     parts = [library, pd.DataFrame(registers)]
     if cores.cores() > 1:

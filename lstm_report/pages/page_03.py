@@ -443,13 +443,16 @@ def figure_held() -> Figure:
     return figure
 
 
+def has_512_bits() -> bool:
+    """Whether this CPU has the vectors whose width `measure_width` compares."""
+    return registers.vector_registers().bytes >= 64
+
+
 def measure_width(works: dict[str, Workload], repeats: int) -> pd.DataFrame:
     """Seconds of training by the register tile, in vectors as this process's compiler
-    chooses them, and by `numba-fused` in vectors of 256 and of 512 bits; empty on a CPU
-    without the latter.
+    chooses them, and by `numba-fused` in vectors of 256 and of 512 bits, on a CPU that
+    has them.
     """
-    if registers.vector_registers().bytes < 64:
-        return pd.DataFrame({"seconds": [], "repeat": [], "case": []})
     parts = []
     for name, work in works.items():
         params, many = work.params(), work.dataset(2 * work.B)

@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))
 project = html_title = "Parallel LSTMs"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton"]
 extensions += ["sphinxcontrib.bibtex"]
-exclude_patterns = ["anywhere", "executed"]  # downloads
+exclude_patterns = ["anywhere", "colab", "executed"]  # downloads
 templates_path = ["."]
 nb_execution_mode = "off"
 nb_render_markdown_format = "myst"

@@ -20,7 +20,7 @@ Line = dict[str, Any]  # of a table: texts by column
 STAGES = {"forward": "inference", "step": "training step"}
 PEERS = {"pytorch": "PyTorch", "pytorch-flush": "PyTorch, flushed", "jax": "JAX"}
 PEERS |= {"onnxruntime": "ONNX Runtime"}
-LEFT_OUT = "one layer", "reference, 16 samples"  # between their neighbours
+LEFT_OUT = "one layer", *(f"reference, {B} samples" for B in (4, 16, 64))
 
 
 def markdown(rows: Iterable[Line] | pd.DataFrame) -> str:

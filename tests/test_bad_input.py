@@ -231,7 +231,7 @@ METHODS = {
     "forward": "x state",
     "record": "x state",
     "backward": "dy dstate",
-    "predict": "x",
+    "predict": "x state",
     "loss_and_grads": "x target",
     "step": "x target learning_rate",
     "epoch": "dataset order batch_size learning_rate",

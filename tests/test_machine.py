@@ -165,7 +165,8 @@ def truth(params, name, given, tape):
         y, state, _ = reference.forward(params, *given[:2])
         if name == "forward":
             return (y, state), params
-        return y[-1] @ params.V + params.b_out, params
+        prediction = y[-1] @ params.V + params.b_out
+        return (prediction if len(given) == 1 else (prediction, state)), params
     if name == "loss_and_grads":
         return reference.loss_and_grads(params, *given), params
     if name == "epoch":
@@ -226,7 +227,7 @@ class Used:
         return {
             "forward": (x, state, bool(how[1])),
             "backward": (dy, state),
-            "predict": (x,),
+            "predict": (x, state) if how[1] else (x,),
             "loss_and_grads": (x, target),
             "step": (x, target, RATE),
             "epoch": (x, target, order, B - B // 3, RATE),

@@ -148,6 +148,21 @@ def test_sequences_of_different_lengths(version, cell):
     compare({name: got[name] for name in want}, want, TOLERANCE[x.dtype])
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_stream_goes_on_from_the_state_of_a_prediction(version):
+    params, x, _ = example((2, 5, 3, 3, 7))
+    net, state = lk.network(version, params), None
+    for step in x:
+        prediction, state = net.predict(step[None], state)
+    want, whole = net.predict(x, None)
+    assert (net.predict(x) == want).all()
+    compare({"p": prediction}, {"p": want}, 1e-5)
+    for got, part in zip(state, whole, strict=True):
+        compare({"state": got}, {"state": part}, 1e-5)
+    with pytest.raises(ValueError, match=r"state\.h: got shape \(2, 1, 7\), want"):
+        net.predict(x, tuple(part[:, :1] for part in state))
+
+
 def test_copies_have_the_options_and_threads_of_a_network():
     graphs = []
 

@@ -5,7 +5,7 @@ network in use.
 import threading
 from collections.abc import Callable
 from functools import partial, partialmethod
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,6 +26,7 @@ from ..errors import (
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
+_ALONE: Any = object()  # no state was given, and none is wanted
 
 
 class Tape:
@@ -285,18 +286,36 @@ class Network:
                 return []
             return self._epoch(dataset, x, target, chosen, batch_size, rate)
 
-    def predict(self, x: np.ndarray) -> np.ndarray:
+    @overload
+    def predict(self, x: np.ndarray) -> np.ndarray: ...
+
+    @overload
+    def predict(
+        self, x: np.ndarray, state: State | None
+    ) -> tuple[np.ndarray, State]: ...
+
+    def predict(self, x, state=_ALONE):
         """The output layer on the last step, y[-1] V + b_out, (B, O), for x (T, B, D),
-        time first.
+        time first. With a state, as `forward` takes it, also the final one, from which
+        a stream goes on:
+
+        >>> state = None
+        >>> for step in x:
+        ...     prediction, state = net.predict(step[None], state)
+
+        Raises as `forward`.
         """
         self._check_output()
         x = self._check("x", x, self._x_shape)
+        start = None if state is _ALONE else state
+        start = self._check_state("state", start, x.shape[1])
         with self._held("predict"), self._guard():
             self._end_tape("predict came after it")
-            y, _, _ = self._forward(x, None, False)
+            y, final, _ = self._forward(x, start, False)
             now = self._now()
             with single_threaded(), np.errstate(over="ignore", invalid="ignore"):
-                return y[-1] @ now.V + now.b_out
+                prediction = y[-1] @ now.V + now.b_out
+        return prediction if state is _ALONE else (prediction, final)
 
     def params(self) -> Params:
         """A copy of the parameters as they are now, on the host."""

@@ -29,7 +29,7 @@ from .ceilings import ceilings
 from .comparer import MismatchError, compare
 from .runner import each, networks, rounds, rows_of, timed, verify
 from .timing import together
-from .workloads import AIRLINE, GRID, Workload, airline_dataset
+from .workloads import AIRLINE, GRID, MODELS, Workload, airline_dataset
 
 
 def stack(layer: Callable, L: int, theta: Mapping[str, Any], x: Any) -> Any:
@@ -67,7 +67,7 @@ class Torch:
         torch.set_num_threads(threads)
         self.torch, self.device, self.dtype = torch, device, getattr(torch, dtype)
         nn, sizes = torch.nn, (params.input_size, params.hidden_size)
-        net = nn.LSTM(*sizes, params.num_layers)
+        net = self.made(nn.LSTM(*sizes, params.num_layers))
         readout = nn.Linear(params.hidden_size, params.output_size)
         self.net, self.readout = (m.to(device, self.dtype) for m in (net, readout))
         self.assign(params)
@@ -78,6 +78,10 @@ class Torch:
             p for m in (net, readout) for p in m.parameters() if p.requires_grad
         ]
         self.optimizer = torch.optim.SGD(self.parts, lr=1e-3)
+
+    def made(self, net: Any) -> Any:
+        """The torch.nn.LSTM that it computes with."""
+        return net
 
     def assign(self, params: Params) -> None:
         """Take over other values for the parameters."""
@@ -130,6 +134,15 @@ class FlushedTorch(Torch):
             return call(*arguments)
         finally:
             self.torch.set_flush_denormal(False)
+
+
+class FusedTorch(Torch):
+    """The same with the layer of `lstm_kernels.torch` in the place of torch.nn's."""
+
+    def made(self, net: Any) -> Any:
+        from lstm_kernels.torch import replace
+
+        return replace(net)
 
 
 class Jax:
@@ -210,10 +223,12 @@ class OnnxRuntime:
 PEERS: dict[str, Any] = {
     "pytorch": Torch,
     "pytorch-flush": FlushedTorch,
+    "pytorch-fused": FusedTorch,
     "jax": Jax,
     "onnxruntime": OnnxRuntime,
 }
-PACKAGES = {"pytorch": "torch", "pytorch-flush": "torch"}
+OF_TORCH = "pytorch", "pytorch-flush", "pytorch-fused"
+PACKAGES = dict.fromkeys(OF_TORCH, "torch")
 PACKAGES |= {"jax": "jax", "onnxruntime": "onnxruntime"}
 
 
@@ -313,6 +328,18 @@ def compared(preset: str, names: Iterable[str]) -> pd.DataFrame:
     return together([*parts, limits(), small_calls(threads, **rounds(preset))])
 
 
+def models(preset: str) -> pd.DataFrame:
+    """A model of PyTorch with its own layer and with that of `lstm_kernels.torch`, on
+    one thread and on all.
+    """
+    parts = []
+    for work in MODELS.values() if preset == "paper" else [AIRLINE]:
+        for threads in sorted({1, allowed()}):
+            options = rounds(preset, work.repeats)
+            parts.append(side_by_side(work, OF_TORCH, threads, **options))
+    return together(parts)
+
+
 def main(
     preset: str = "paper",
     folder: results.Folder = None,
@@ -321,11 +348,14 @@ def main(
     """Compare with the peers that are installed, or `names`; yields (experiment, rows,
     path) once its file is written. Raises UnavailableError at once for none.
     """
-    names = installed() if names is None else names
+    if names is None:
+        names = [name for name in installed() if name != "pytorch-fused"]
     if not names:
         want = "pip install torch jax onnxruntime onnx brings them"
         raise UnavailableError(
             f"bench-peers: none of {', '.join(PEERS)} is here; {want}"
         )
     plan = {"peers": partial(compared, preset, names)}
+    if "pytorch" in names:
+        plan["models"] = partial(models, preset)
     return results.fill(plan, preset=preset, folder=folder)

@@ -77,6 +77,14 @@ GRID = {
     **{f"reference, {B} samples": replace(REFERENCE, B=B) for B in (4, 16, 64, 256)},
 }
 
+# Of models of PyTorch; the last two are those of pytorch/pytorch#65597 and #81634.
+MODELS = {
+    "airline": AIRLINE,
+    "two layers": Workload(L=2, T=50, D=1, H=64, B=32),
+    "three layers": Workload(L=3, T=12, D=4, H=64, B=32),
+    "long": Workload(L=2, T=200, D=256, H=256, B=8),
+}
+
 
 def airline_dataset() -> data.Dataset:
     """The training windows of page 02: 12 months each, years 1949-1958."""

@@ -3,6 +3,8 @@ machine, what compilers gain and cost, how exact differences and the vector code
 are.
 """
 
+from dataclasses import asdict
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -12,8 +14,9 @@ from lstm_kernels.cpu import activations, simd
 
 from .. import differences, plots
 from ..measure import comparer, provenance, results
-from ..measure.evidence import digits
+from ..measure.evidence import digits, speed
 from ..measure.timing import summary
+from ..measure.workloads import MODELS
 
 SIZES = ["L", "T", "D", "H", "B"]
 COMPILERS = {  # version -> what it compiles, and what runs that call by call
@@ -95,6 +98,27 @@ def captions(machines: list[str], folder: results.Folder = None) -> str:
     """A list of the machines, with what measured their rows."""
     records = (results.record("peers", name, folder) for name in machines)
     return "\n".join(f"- {results.caption(record)}." for record in records)
+
+
+def inside_pytorch(rows: pd.DataFrame) -> pd.DataFrame:
+    """Milliseconds of a model of PyTorch with the layer of `lstm_kernels.torch`, and
+    how many times as fast it is as with torch.nn's, and with that after
+    `torch.set_flush_denormal(True)`; a row for each model and number of threads.
+    """
+    names = {tuple(asdict(work).values()): name for name, work in MODELS.items()}
+    own, theirs = "pytorch-fused", {"torch.nn": "pytorch", "flushed": "pytorch-flush"}
+    lines = []
+    for (*sizes, threads), part in rows.groupby([*"LTDHB", "threads"], sort=False):
+        line = {"model": names[tuple(sizes)], "threads": str(threads)}
+        for stage, told in (("step", "training step"), ("forward", "inference")):
+            times = part[part["stage"] == stage]
+            median = summary(times, by="version")["median"][own]
+            line[f"{told}: ms"] = digits(1e3 * median)
+            for name, peer in theirs.items():
+                ratio = summary(times, peer, by="version")["ratio"][own]
+                line[f"{told}: over {name}"] = speed(ratio)
+        lines.append(line)
+    return pd.DataFrame(lines).set_index("model")
 
 
 # Compilers.

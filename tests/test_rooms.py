@@ -19,6 +19,7 @@ ROOMS = (
     "lstm_kernels.gpu",
     "lstm_kernels.versions",
     "lstm_kernels.ranks",
+    "lstm_report.ptx_machine",
     "lstm_report.measure",
     "lstm_report.studies",
     "lstm_report.experiments",

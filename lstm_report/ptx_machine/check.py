@@ -64,7 +64,8 @@ class Fault:
 
 def why_unavailable():
     """None when `check` can execute kernels here, else the reason."""
-    return machine.why_unavailable() or compiler.why_unavailable()
+    with alone:
+        return machine.why_unavailable() or compiler.why_unavailable()
 
 
 def check(kernel, grid, block, *arguments, shared_bytes=0, order="forward", seed=1):

@@ -11,7 +11,8 @@ import sys
 import numpy as np
 import pytest
 from numba import cuda, float32, float64
-from ptx_machine import ORDERS, check, unwritten
+
+from lstm_report.ptx_machine import ORDERS, check, unwritten
 
 rng = np.random.default_rng(0)
 numbers = rng.random(256).astype("f4")

@@ -9,9 +9,10 @@ import gpu_cases
 import pandas as pd
 import ptx
 import pytest
-from ptx_machine import ORDERS
 from test_ptx import without_simulator
 from test_ptx_machine import pytestmark  # noqa: F401 - where there is a C compiler
+
+from lstm_report.ptx_machine import ORDERS
 
 hostile = pytest.mark.skipif(
     "LSTM_KERNELS_HOSTILE" not in os.environ, reason="takes minutes: make test-hostile"

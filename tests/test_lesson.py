@@ -1,5 +1,6 @@
 """The classroom: blanks are seen, solutions pass, likely mistakes get the hint that
-fits; guesses stand beside what was measured.
+fits; guesses stand beside what was measured. As a program: exercise 6 without the
+simulator.
 """
 
 import json
@@ -16,12 +17,15 @@ import numpy as np
 import pytest
 from form import problems_of_code, problems_of_form
 from pages import has, rows, text_of
+from test_ptx import without_simulator
+from test_ptx_machine import pytestmark as marks_of_machine
 
 from lstm_report.lesson import __main__ as handout
-from lstm_report.lesson import exercises, lesson, mistakes, stages
+from lstm_report.lesson import exercises, gpu_code, lesson, mistakes, stages
 from lstm_report.lesson.exercises import EXERCISES
 from lstm_report.measure import MismatchError
 from lstm_report.measure.timing import together
+from lstm_report.ptx_machine import compiler
 
 BOOK = nbformat.read(Path(__file__).parents[1] / "notebooks" / "lesson.ipynb", 4)
 NAMES = list(EXERCISES)
@@ -254,6 +258,122 @@ def test_a_planted_mistake_gets_its_hint(names, name, old, new, hint):
     assert said == [str(raised.value)]
 
 
+# As code for a GPU: what of the solution of exercise 6 becomes what, and what is said
+# of it. Its blocks are of three threads, then of five.
+GUARD = "if s < x.shape[1]:"
+RACE = r"has a fault in blocks of \d threads \(race\): thread"
+OUTSIDE = r"has a fault in blocks of \d threads \(outside\): thread"
+CLEAN = (
+    r"^Exercise 6 is right: .*e-\d\d. As code for a GPU it has no race, and no index"
+)
+WALK = r"`walk\(s, x, U, W, b, h, c, gates\)`, "
+ON_GPU = [
+    ("", "", CLEAN),
+    (START, "index + block_size * block", CLEAN),
+    (GUARD, "if s >= x.shape[1]:\n        return\n    if True:", CLEAN),
+    (GUARD, "h[0, 0, 0] if s < 1 else 0\n    " + GUARD, CLEAN),  # a read is none
+    # The first sample of block 1 is that of block 0, or the one behind it.
+    (
+        START,
+        "index",
+        f"threads share a sample: .* On a GPU line 5, {WALK}{RACE} 0 of block 1 writes "
+        r"gates\[0, 0, 0, 0\], which thread 0 of block 0 writes at line 5,",
+    ),
+    (
+        START,
+        "block + index",
+        f"threads share a sample: .* On a GPU line 5, {WALK}{RACE} 0 of block 1 writes "
+        r"gates\[0, 1, 0, 0\], which thread 1 of block 0 writes at line 5,",
+    ),
+    # In three samples the first index that is too large is of the last step: 5 * 3 * 3.
+    (
+        GUARD,
+        "if True:",
+        f"the guard, .* On a GPU line 5, {WALK}{OUTSIDE} 3 of block 0 reads "
+        r"x.flat\[45\], outside of its shape \(5, 3, 3\)",
+    ),
+    (
+        GUARD,
+        GUARD.replace("<", "<="),
+        f"the guard, .* On a GPU line 5, {WALK}{OUTSIDE}",
+    ),
+    # Right one thread after the other.
+    (
+        GUARD,
+        f"h[0] = 0\n    {GUARD}",
+        rf"not right yet: on a GPU line 4, `h\[0\] = 0`, {RACE} 1 of block 0 writes "
+        r"h\[0, 0, 0\], which thread 0 writes at line 4, .* Hint: ",
+    ),
+    (
+        "c, gates)\n\n",
+        "c, gates)\n        c[0, 0] = 0\n\n",
+        rf"not right yet: on a GPU line 6, `c\[0, 0\] = 0`, {RACE} 1 of block 0 writes "
+        r"c\[0, 0, 0\], which thread 0 ",
+    ),
+    (
+        START,
+        f"np.array([{START}]).sum().item()",
+        "compiled for a GPU it raised TypingE",
+    ),
+    (
+        GUARD,
+        f"print(s)\n    {GUARD}",
+        r"^Exercise 6 is right: .* was not checked: NotImplementedError: .*:4: call",
+    ),
+    # No race and no index: what Python says alone.
+    (GUARD, "if s < x.shape[1] - 1:", r"leaves out the last sample: [^.]*\.$"),
+]
+
+
+WITH_COMPILER = marks_of_machine[0]
+
+
+def on_gpu(changes):
+    """What is said of each change of the solution of exercise 6."""
+    space = set_up()
+    for old, new in changes:
+        source = edited(SOLUTIONS["thread"], [(old, new)] if new else [])
+        yield grade(space, source, strict=False)[1][0]
+
+
+def messages(*how):
+    """What is said in a process without the simulator; a learner prints numbers."""
+    lines = without_simulator(__file__, *how)
+    return [line for line in lines if line.startswith("Exercise")]
+
+
+@WITH_COMPILER
+def test_exercise_6_is_executed_as_code_for_a_gpu():
+    for (*change, says), said in zip(ON_GPU, messages(), strict=True):
+        assert re.search(says, said), (change, said)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("compiler", "C compiler: got no-cc, want gcc or clang on the PATH"),
+        ("NVVM", r"no kernel can be compiled \(OSError: no libNVVM\): pip install "),
+    ],
+)
+def test_where_it_cannot_be_a_right_answer_says_so(monkeypatch, how, reason):
+    if how == "compiler":
+        monkeypatch.setenv("CC", "no-cc")
+    right, wrong = messages(how)
+    says = "^Exercise 6 is right: .* at the same time was not checked: "
+    assert re.search(says + reason, right)
+    assert re.search(ON_GPU[-1][-1], wrong)
+
+
+def test_what_is_wrong_on_a_gpu_alone_is_not_right(monkeypatch):
+    def wrong(thread):
+        raise MismatchError("h: relative error 1")
+
+    monkeypatch.setattr(gpu_code, "why_unavailable", lambda: None)
+    monkeypatch.setattr(gpu_code, "first_fault", wrong)
+    with pytest.raises(exercises.Wrong, match="compiled for a GPU it raised Mismatch"):
+        grade(set_up(), SOLUTIONS["thread"])
+
+
 def test_what_is_wrong_again_is_no_longer_solved(names):
     grader, said = grade(names, SOLUTIONS["cell"])
     assert not lesson.has_blanks(lambda a: a[..., 0])  # an index is none
@@ -385,3 +505,14 @@ def test_the_notebook_has_the_form_of_the_report():
     assert asked == [(what, name) for name in names for what in ("guess", "result")]
     for name in NAMES:
         assert f'lesson.grade("{name}", {name})' in SOLUTIONS[name]
+
+
+def no_nvvm(*words, **options):
+    raise OSError("no libNVVM.\nIt is looked for in many places.")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["NVVM"]:
+        compiler.compile_ptx = no_nvvm
+    which = slice(None, None, len(ON_GPU) - 1 if sys.argv[1:] else None)
+    print(*on_gpu([how[:2] for how in ON_GPU[which]]), sep="\n")

@@ -59,7 +59,8 @@ def thread(block, index, size, x, U, W, b, h, c, gates):
 def executed(capability):
     """What the page shows on the machine, what the ladder prints, and faults."""
     import gpu_cases  # which has no simulator
-    from ptx_machine.machine import Machine
+
+    from lstm_report.ptx_machine.machine import Machine
 
     page, memory, shown = Page("04_gpu_ladder"), Machine(), []
 

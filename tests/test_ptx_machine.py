@@ -8,12 +8,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import ptx
 import pytest
-from ptx_machine.arrays import Array
-from ptx_machine.machine import ORDERS, FaultError, Machine, why_unavailable
-from ptx_machine.parse import Program
 from test_ptx import without_simulator
+
+from lstm_report.ptx_machine.arrays import Array
+from lstm_report.ptx_machine.machine import (
+    HERE,
+    ORDERS,
+    FaultError,
+    Machine,
+    why_unavailable,
+)
+from lstm_report.ptx_machine.parse import Program
 
 pytestmark = [
     pytest.mark.skipif(why_unavailable() is not None, reason=str(why_unavailable())),
@@ -35,7 +41,7 @@ def test_a_launch_that_cannot_be_is_refused():
 
 
 def test_the_example_of_the_readme_reports_what_it_shows(tmp_path):
-    readme = (Path(ptx.__file__).parent / "ptx_machine" / "README.md").read_text()
+    readme = (HERE / "README.md").read_text()
     wrong, output = re.findall("```(?:python|text)\n(.*?)```", readme, re.DOTALL)
     script, barrier = tmp_path / "block_sum.py", "        cuda.syncthreads()\n"
     right = wrong.replace("        half //= 2", f"{barrier}        half //= 2")

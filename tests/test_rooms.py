@@ -20,6 +20,7 @@ ROOMS = (
     "lstm_kernels.versions",
     "lstm_kernels.torch",
     "lstm_kernels.ranks",
+    "lstm_report.ptx_machine",
     "lstm_report.measure",
     "lstm_report.studies",
     "lstm_report.experiments",

@@ -6,10 +6,11 @@ from types import FunctionType, SimpleNamespace
 
 import numpy as np
 from numba import cuda, from_dtype, types
-from ptx_machine.arrays import Arguments, Array
-from ptx_machine.compiler import CAPABILITY, compile_ptx
-from ptx_machine.machine import MOST_SHARED
-from ptx_machine.parse import Program
+
+from lstm_report.ptx_machine.arrays import Arguments, Array
+from lstm_report.ptx_machine.compiler import CAPABILITY, compile_ptx
+from lstm_report.ptx_machine.machine import MOST_SHARED
+from lstm_report.ptx_machine.parse import Program
 
 
 class Kernel:

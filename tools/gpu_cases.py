@@ -23,9 +23,6 @@ import numpy as np
 import pandas as pd
 import ptx
 from cuda_stand_in import Cuda, Kernel
-from ptx_machine import ORDERS, compiler, opcodes
-from ptx_machine.machine import FaultError, Machine
-from ptx_machine.parse import FIELDS, Program
 
 import lstm_kernels as lk
 from lstm_kernels.cells import CELLS
@@ -35,6 +32,9 @@ from lstm_kernels.ranks.rnn import outputs
 from lstm_report.experiments import gpu_kernels
 from lstm_report.measure import results
 from lstm_report.measure.comparer import TOLERANCE, compare, compare_to_reference
+from lstm_report.ptx_machine import ORDERS, compiler, opcodes
+from lstm_report.ptx_machine.machine import FaultError, Machine
+from lstm_report.ptx_machine.parse import FIELDS, Program
 
 # All are there before `device.cuda` is another: their kernels are real CUDA.
 VERSIONS = [

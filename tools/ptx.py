@@ -22,8 +22,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from ptx_machine import compiler
-from ptx_machine.compiler import stand_in
 
 from lstm_kernels import cells
 from lstm_kernels.cores import cores
@@ -31,6 +29,8 @@ from lstm_kernels.gpu import build, plain_kernels, ptx, registers
 from lstm_kernels.gpu.layout import Sizes
 from lstm_kernels.versions import cuda_epoch, cuda_fused, cuda_persistent, cuda_v1
 from lstm_report.measure import results
+from lstm_report.ptx_machine import compiler
+from lstm_report.ptx_machine.compiler import stand_in
 
 CAPABILITIES = ((6, 0), (7, 5), (8, 0), (9, 0))  # P100, T4, A100, H100 and H200
 REGISTERS = 65536  # of a multiprocessor, on all of these: a block must get by with them

@@ -130,7 +130,7 @@ def arrays_of_walk(x, U, W, b):
     return x, *weights, *h_and_c, gates
 
 
-cuda = work = None  # free names of `kernel`, which `on_gpu` fills in
+cuda = work = None  # free names of `kernel`, which `kernel_of` fills in
 
 
 def kernel(x, U, W, b, h, c, gates):
@@ -139,18 +139,23 @@ def kernel(x, U, W, b, h, c, gates):
     work(*numbers, x, U, W, b, h, c, gates)
 
 
-def on_gpu(thread, size=128):
-    """`thread`, exercise 6, as a CUDA kernel in blocks of `size` threads: a function of
-    x, U, W, b that returns h and c (T+1, B, H).
-    """
+def kernel_of(thread, part=None):
+    """Exercise 6 as a kernel in Python; part: compiles what that calls, or None."""
     from lstm_kernels.gpu import build, layout, plain_kernels
-    from lstm_kernels.gpu.device import cuda  # only where there is a GPU
+    from lstm_kernels.gpu.device import cuda
 
     how = "lstm", SINGLE, (plain_kernels,), ("walk",), layout.Sizes.of_cell(LSTM)
     made = build.build(*how, compile=lambda part, _: build.of_device(part))
-    device = fill([thread], made, "lesson", build.of_device)
+    device = fill([thread], made, "lesson", part or build.of_device)
     names = {"cuda": cuda, "work": device[thread.__name__]}
-    launched = cuda.jit(fill([kernel], names, "lesson")["kernel"])
+    return fill([kernel], names, "lesson")["kernel"]
+
+
+def on_gpu(thread, size=128):
+    """Exercise 6 in blocks of `size` threads: x, U, W, b -> h and c (T+1, B, H)."""
+    from lstm_kernels.gpu.device import cuda  # only where there is a GPU
+
+    launched = cuda.jit(kernel_of(thread))
 
     def run(*inputs):
         sent = [cuda.to_device(array) for array in arrays_of_walk(*inputs)]

@@ -18,6 +18,7 @@ from ..measure.evidence import us
 from ..measure.timing import disturbance, interleaved, summary
 from .classroom import on_gpu, per_load, plain_product
 from .exercises import EXERCISES, SIZES, NotSolved, Open, Wrong
+from .gpu_code import executed
 
 
 def has_blanks(function):
@@ -136,17 +137,21 @@ def graded(exercise, function, plain):
     who = f"Exercise {exercise.number}"
     if has_blanks(plain):
         raise Open(f"{who} is open. Hint: {exercise.hint}.")
+    wrong, worst, more = "", 0.0, ""
     try:
         if exercise.compiled and plain is function:
             raise Wrong("it is not compiled. Hint: put @njit above it")
-        worst = 0.0
         for form in dict.fromkeys((plain, function)):
             for sizes in SIZES:
                 inputs = exercise.draw(np.random.default_rng(exercise.number), *sizes)
                 worst = max(worst, checked(exercise, form, plain, inputs))
         more = shared_loads(plain) if exercise is EXERCISES["tile"] else ""
     except Wrong as error:
-        raise Wrong(f"{who} is not right yet: {error}.") from None
+        wrong = str(error)
+    if exercise is EXERCISES["thread"]:
+        wrong, more = executed(plain, wrong, described)
+    if wrong:
+        raise Wrong(f"{who} is not right yet: {wrong}.")
     return f"{who} is right: largest relative error {worst:.1e}.{more}"
 
 

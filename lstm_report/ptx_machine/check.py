@@ -23,7 +23,7 @@ MOST_STATIC = 48 << 10  # bytes of shared memory that are asked for in the kerne
 MOST_BLOCKS, MOST_IN_BLOCK = (2**31 - 1, 65535, 65535), (1024, 1024, 64)
 alone = threading.Lock()  # the compiler has one device for all threads
 REASONS = {
-    "misaligned": "at an address that is not a multiple of that",
+    "misaligned": "at an address that is not a multiple of SIZE",
     "outside": "outside of all that there is",
     "unwritten": "which nobody has written",
     "trapped": "runs into a trap, or asks a lane that takes no part",
@@ -41,7 +41,7 @@ class Fault:
     thread, block: ints, or tuples where `check` got tuples. array: the name of an
     argument, "shared memory" or "local memory"; index: of the element there, in memory
     of a block or a thread the byte. Both are None where memory plays no part, and far
-    from every argument.
+    from every argument. text: who does what; instruction: of PTX.
     """
 
     kind: str
@@ -53,10 +53,19 @@ class Fault:
     index: int | tuple | None
     count: int
     text: str
+    instruction: str
 
     def __str__(self):
         source = linecache.getline(self.file, self.line).strip()
-        return f"{self.kind}: {self.file}:{self.line}: {source}\n    {self.text}"
+        times = f"{self.count} times, " if self.count > 1 else ""
+        how = f"({times}`{self.instruction}`)"
+        return f"{self.kind}: {self.file}:{self.line}: {source}\n    {self.text} {how}"
+
+
+def why_unavailable():
+    """None when `check` can execute kernels here, else the reason."""
+    with alone:
+        return machine.why_unavailable() or compiler.why_unavailable()
 
 
 def check(kernel, grid, block, *arguments, shared_bytes=0, order="forward", seed=1):
@@ -72,7 +81,7 @@ def check(kernel, grid, block, *arguments, shared_bytes=0, order="forward", seed
     Raises TypeError or ValueError for what cannot be launched, RuntimeError where
     kernels cannot be compiled, NotImplementedError for what the machine does not know.
     """
-    if reason := compiler.why_unavailable() or machine.why_unavailable():
+    if reason := why_unavailable():
         raise RuntimeError(reason)
     function, fastmath = _function_of(kernel)
     _check_size("grid", grid, MOST_BLOCKS)
@@ -201,18 +210,18 @@ class _Report:
         array, index, element = self._place(found.space, found.address)
         verb, size = program.access(pc)
         text = f"thread {_numbered(found.thread, self.block)} of block "
-        text += f"{_numbered(found.block, self.grid)} of {program.name} "
-        text += f"{verb} {element} ({size} bytes), " if element else ""
+        text += f"{_numbered(found.block, self.grid)} "
+        text += f"{verb} {element}, " if element else ""
         shape = next((a.shape for name, _, a in self.arrays if name == array), None)
         if kind == "outside" and shape:
             text += f"outside of its shape {shape}"
         else:
-            text += self._other(found) if kind == "race" else REASONS[kind]
+            reason = REASONS.get(kind) or self._other(found)
+            text += reason.replace("SIZE", f"{size} bytes")
         text += "; here the launch ended" if kind in machine.FATAL else ""
-        times = f"{found.count} times, " if found.count > 1 else ""
-        text += f" ({times}`{program.statements[pc]}`)"
         who = _numbered(found.thread, self.block), _numbered(found.block, self.grid)
-        return Fault(kind, file, line, *who, array, index, found.count, text)
+        said = text, program.statements[pc]
+        return Fault(kind, file, line, *who, array, index, found.count, *said)
 
     def _place(self, space, address):
         """(array, index, both as text) of an address."""

@@ -1,21 +1,33 @@
 """Kernels of numba-cuda as PTX, where there is neither a GPU nor a driver."""
 
-import importlib.util
 import sys
+import warnings
 from contextlib import contextmanager
+from functools import cache
 
 import numba
+from numba.core.errors import NumbaDebugInfoWarning
 
 CAPABILITY = (9, 0)
 
 
+@cache
 def why_unavailable():
-    """None when kernels can be compiled here, else the reason."""
+    """None when kernels can be compiled here, which is tried, else the reason."""
     if numba.config.ENABLE_CUDASIM:
         return "NUMBA_ENABLE_CUDASIM is set: the simulator compiles nothing"
-    if importlib.util.find_spec("numba_cuda") is None:
-        return "numba-cuda is not installed: pip install 'numba-cuda[cu12]'"
+    try:
+        compile_ptx(_nothing, ())
+    except Exception as error:  # of several kinds: no NVVM, no numba.cuda
+        said = (str(error).strip().splitlines() or ["no message"])[0]
+        what = f"{type(error).__name__}: {said.rstrip('.: ')}"
+        return f"no kernel can be compiled ({what}): pip install 'numba-cuda[cu12]'"
     return None
+
+
+def _nothing():
+    """A kernel to try the compiler with."""
+    return  # numba-cuda 0.22 takes no docstring alone
 
 
 @contextmanager
@@ -42,7 +54,9 @@ def compile_ptx(function, signature, capability=CAPABILITY, **options):
     """The PTX of a Python function, with the lines of its source."""
     from numba import cuda
 
-    with stand_in(capability):
+    with stand_in(capability), warnings.catch_warnings():
+        # Some releases want a file; a notebook's cell is none, and its lines are right.
+        warnings.simplefilter("ignore", NumbaDebugInfoWarning)
         return cuda.compile_ptx(
             function, signature, cc=capability, lineinfo=True, **options
         )[0]

@@ -1,7 +1,7 @@
 """Kernels of numba-cuda executed on a CPU, with every access to memory checked."""
 
 from .arrays import unwritten
-from .check import Fault, check
-from .machine import ORDERS, why_unavailable
+from .check import Fault, check, why_unavailable
+from .machine import ORDERS
 
 __all__ = ["ORDERS", "Fault", "check", "unwritten", "why_unavailable"]

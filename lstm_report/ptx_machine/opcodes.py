@@ -222,4 +222,6 @@ def _converted(parts):
     return "s64", f"to_integer({rounding}({a}), {to[1:]}, {int(to[0] == 's')})"
 
 
-NAMES, NUMBERS = [], {}  # of opcodes met in this process; both grow
+# Of opcodes met in this process; both grow.
+NAMES: list[str] = []
+NUMBERS: dict[str, int] = {}

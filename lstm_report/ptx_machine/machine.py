@@ -17,6 +17,7 @@ import subprocess
 from functools import cache
 from math import prod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
@@ -26,11 +27,15 @@ from .arrays import NOBODY, Array
 from .parse import PLACES, SIZES, Source
 
 HERE = Path(__file__).parent
-FOLDER = HERE / "__pycache__"  # of compiled interpreters
+_own = None if os.access(HERE, os.W_OK) else TemporaryDirectory(prefix="ptx_machine")
+# Of compiled interpreters
+FOLDER = Path(_own.name) if _own else HERE / "__pycache__"
 MOST_SHARED, MOST_THREADS = 227 << 10, 1024  # of a block
-KINDS = "misaligned", "outside", "trapped", "endless", "diverged barrier"
-KINDS += "grid barrier not reached", "deadlock", "unwritten", "race"
-FATAL = KINDS[:7]
+FATAL = (
+    *("misaligned", "outside", "trapped", "endless", "diverged barrier"),
+    *("grid barrier not reached", "deadlock"),
+)
+KINDS = *FATAL, "unwritten", "race"
 ALLOCATED, WRITTEN = 1, 2  # states of a word, as in interpreter.c; 0 is nobody's
 ORDERS = "forward", "reverse", "random"
 SPACES = "global", "shared", "generic", "local", ""
@@ -57,7 +62,7 @@ class Found(NamedTuple):
     """
 
     source: Source
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple's own method, not called
     thread: int
     block: int
     space: str

@@ -42,12 +42,22 @@ def test_examples_of_docstrings_run(name, tmp_path):
     assert not ran.failed
 
 
-def test_examples_of_the_readme_run(tmp_path):
-    text, names = (ROOT / "README.md").read_text(), {}
+def readmes_examples():
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+
+
+def test_the_readme_forecasts_a_year_from_a_file(tmp_path):
+    """Twelve months after those of a file, nearer than the same months of the year
+    before.
+    """
+    months, names = lk.data.airline(), {}
+    before, truth = months[:-12], months[-12:].to_numpy()
     with chdir(tmp_path):
-        for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-            exec(code, names)
-    assert names["y"].shape == (12, 16, 32)
+        before.rename("passengers").to_csv("passengers.csv", index_label="month")
+        exec(readmes_examples()[0], names)
+    assert len(readmes_examples()[0].splitlines()) <= 25
+    error = np.abs(names["forecast"] - truth).mean()
+    assert error < 0.7 * np.abs(before[-12:].to_numpy() - truth).mean()
 
 
 # Commands.

@@ -1,10 +1,14 @@
 """The appendix on synthetic rows of two machines and three compilers."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
 from filed import filed
 from pages import Page, rows, text_of
+
+from lstm_report.measure.workloads import MODELS
 
 PAGE = Page("appendix")
 page = PAGE.module
@@ -25,6 +29,18 @@ def peers(variant=np.nan):
     made = pd.concat(parts)
     ours = made["version"] == "numba-fused"
     return made.assign(variant=np.where(ours, variant, None))
+
+
+def models():
+    """A model with each layer, on one thread and on two; flushed is between."""
+    parts = []
+    for work, threads in product([MODELS["airline"], MODELS["long"]], (1, 2)):
+        for stage, ours in (("step", 0.02 / threads), ("forward", 0.01)):
+            took = {"numba-fused": 0.005, "pytorch": 0.03, "pytorch-flush": 0.025}
+            made = rows(took | {"pytorch-fused": ours}, by="version", stage=stage)
+            made = made[made["process"] == 0].assign(threads=threads)
+            parts.append(made.assign(**work.columns()))
+    return pd.concat(parts)
 
 
 def compilers():
@@ -68,6 +84,7 @@ def made():
         "labels": {"one": "First machine", "two": "Second"},
         "captions": "- First machine.\n- Second.",
         "compilers": compilers(),
+        "models": models(),
         "errors_of_differences": pd.DataFrame(curves, index=[0.1, 1e-5, 1e-10]),
         "tanh_error": 7.7e-8,
         "gru_error": 5.9e-10,
@@ -91,6 +108,20 @@ def test_each_machine_is_compared_with_pytorch_and_drawn():
     assert drawn["Second"] == [[pytest.approx(0.7), 0]]
     # A kernel without its call is no peer.
     assert page.compared_with_pytorch(peers("kernel")).empty
+
+
+def test_a_model_is_compared_with_its_layer_of_pytorch():
+    table = page.inside_pytorch(models())
+    assert table.index.to_list() == ["airline", "airline", "long", "long"]
+    assert table.iloc[1].to_dict() == {
+        "threads": "2",
+        "training step: ms": "10",
+        "training step: over torch.nn": "3x",
+        "training step: over flushed": "2.5x",
+        "inference: ms": "10",
+        "inference: over torch.nn": "3x",
+        "inference: over flushed": "2.5x",
+    }
 
 
 def test_machines_are_named_by_what_they_can_do(tmp_path):

@@ -10,6 +10,7 @@ import weakref
 
 import numpy as np
 import pytest
+from test_documents import readmes_examples
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -599,3 +600,12 @@ def test_the_line_is_said_once(capsys, monkeypatch):
         ours(torch.ones(4, 3, 2))
     line = "lstm_kernels: relu: torch.nn's own RNN.\n"
     assert capsys.readouterr().err == line
+
+
+def test_the_readmes_model_computes_here():
+    names = {}
+    exec(readmes_examples()[1], names)
+    assert len(readmes_examples()[1].splitlines()) <= 5
+    (lstm,) = names["model"]
+    assert type(lstm) is fused.LSTM
+    assert names["model"](torch.zeros(16, 12, 1))[0].shape == (16, 12, 32)

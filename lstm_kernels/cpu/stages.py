@@ -277,13 +277,11 @@ def weight_gradient(net, l, j):
         transpose_block(net.kernels.transpose, net.lanes, gU, net.panels, U_T, j)
         transpose_block(net.kernels.transpose, net.lanes, gW, net.panels, W_T, j)
     else:
-        plain, begin, as_torch = net.plain, net.plain_first, len(net.plain_first[l]) > 3
-        unpack(gU, net.fed, 0, plain, begin[l, 0], j, H, as_torch)
-        unpack(gW, net.fed, 1, plain, begin[l, 1], j, H, as_torch)
-        # PyTorch has a bias of U and one of W
-        unpack(gb, net.fed, 0 if as_torch else 2, plain, begin[l, 2], j, H, as_torch)
-        if as_torch:
-            unpack(gb, net.fed, 1, plain, begin[l, 3], j, H, as_torch)
+        count = net.plain_first.shape[1]
+        for m in range(count):  # U, W and b, or PyTorch's two biases, of U and of W
+            fed, begin = m % 2 if count > 3 else m, net.plain_first[l, m]
+            packed = gU if m == 0 else gW if m == 1 else gb
+            unpack(packed, net.fed, fed, net.plain, begin, j, H, count > 3)
 
 
 @part

@@ -6,7 +6,7 @@ fused passes through one autograd Function, on `torch.get_num_threads()` threads
 parameters stay PyTorch's: each pass compares them with what is packed and packs what
 differs, so that optimizers, `.data` and `load_state_dict` may change them.
 
->>> model = replace(model)  # every torch.nn.LSTM, GRU and RNN in it
+    model = lstm_kernels.torch.replace(model)  # every torch.nn.LSTM, GRU and RNN in it
 
 What the kernels do not have runs as torch.nn's own layer, which a line on stderr says
 once: packed sequences, one sequence without a batch axis, other devices and dtypes,

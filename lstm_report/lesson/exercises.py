@@ -259,18 +259,13 @@ INDEX_SLIPS += [
         lambda x, U, W, b: truth(x, U, W.T[: len(b) // 4], b),
     )
 ]
-EDGE = (
-    "the last tile has fewer rows or columns: it takes the last row or column once more"
-)
+EDGE = "the last tile has fewer rows or columns: it takes the last one once more"
 TILE_SLIPS = [
     ("row k, column j of B is B[k, j], not B[j, k]", lambda A, B: {"C": A @ B.T}),
     ("row r, column k of A is A[r, k], not A[k, r]", lambda A, B: {"C": A.T @ B}),
     (EDGE, lambda A, B: {"C": A @ B}),
 ]
-PRODUCT = (
-    "it is right for one sample, input and unit alone: x @ U and h @ W are products of "
-    "matrices"
-)
+PRODUCT = "for one sample, input and unit it is right; x @ U and h @ W are products"
 GUARD = "the guard, s < samples: the last block has threads to spare"
 UNWRITTEN = "numbers that are never written stay NaN"
 
@@ -327,9 +322,8 @@ def run_step(function, x, U, W, b):
     steps = [(h, c)]
     for now in x:
         for state in steps[-1]:
-            state.flags.writeable = (
-                False  # a change in place would be seen by the step before
-            )
+            # A change in place would be seen by the step before
+            state.flags.writeable = False
         result = pair(function(now, *steps[-1], U, W, b), h.shape)
         steps.append(tuple(map(np.asarray, result)))
     return {"h": [h for h, _ in steps], "c": [c for _, c in steps]}
@@ -437,10 +431,6 @@ def why_cell(got, a):
     return match(slips, got, a)
 
 
-def why_step(got, *inputs):
-    return match(STEP_SLIPS, got, *inputs)
-
-
 def why_recurrence(got, *inputs):
     return UNWRITTEN if np.isnan(got["y"]).any() else match(LOOP_SLIPS, got, *inputs)
 
@@ -539,7 +529,7 @@ EXERCISES = {
     "step": Exercise(
         2,
         run_step,
-        why_step,
+        partial(match, STEP_SLIPS),
         "a = x U + h W + b for all samples at once; gate k is columns k*H to (k+1)*H",
         (seeded(3, 1, 1, 1), [(PRODUCT, truth)]),
     ),

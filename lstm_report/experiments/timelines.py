@@ -99,9 +99,10 @@ def measured_costs(
         "whole": layer_by_layer(graph),
         "single": Schedule(graph, tuple(single)),
     }
-    if threads > 1:
-        chunk = min(CHUNK, graph.steps)
-        plans["handed over"] = wavefront(graph, 2, chunk, together=2)
+    if threads > 1:  # each task waits for the one before, on the other worker
+        tasks = sorted(graph.tasks(min(CHUNK, graph.steps)))
+        turns = (task._replace(worker=k % 2) for k, task in enumerate(tasks))
+        plans["handed over"] = Schedule(graph, tuple(turns))
     ran = Ran(params, x, plans, repeats)
     whole, alone = ran.lines["whole"], ran.lines["single"]
     step = tuple((span.stop - span.start) / graph.steps for span in whole.spans)
@@ -170,9 +171,11 @@ def circle(schedule: Schedule) -> str:
         head = lists[worker][0]
         other = min(set(needed[head]) - done)
         owner = tasks[other].worker
+        behind = other != lists[owner][0]
+        place = f"which comes later in the list of worker {owner}"
         told[worker] = (
-            f"worker {worker} waits with {_named(tasks, head)} for "
-            f"{_named(tasks, other)}, which comes later in the list of worker {owner}"
+            f"worker {worker} is at {_named(tasks, head)} and waits for "
+            f"{_named(tasks, other)}, {place if behind else f'where worker {owner} is'}"
         )
         worker = owner
     ring = list(told)
@@ -228,14 +231,14 @@ class Compared(NamedTuple):
         if self.measured is None or self.reached is None:
             return f"{text}not measured: this process has fewer cores."
         text += f"measured {took(self.measured)}, {percent(self.reached)}"
-        return f"{text}{f', {speed(self.gain)} over one worker' * (workers > 1)}."
+        return f"{text}{f', {speed(self.gain)} compared with one' * (workers > 1)}."
 
-    def cells(self, workers: int) -> dict[str, str]:
+    def cells(self) -> dict[str, str]:
         """The row of a table."""
         return {
-            "of the bound, predicted": percent(self.share),
-            "of the bound, measured": percent(self.reached) if self.reached else "",
-            "over one worker": speed(self.gain) if self.reached and workers > 1 else "",
+            "predicted, of the bound": percent(self.share),
+            "measured": percent(self.reached) if self.reached else "not measured",
+            "compared with one": speed(self.gain) if self.reached else "",
         }
 
 

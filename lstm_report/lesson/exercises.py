@@ -196,8 +196,7 @@ STEP_SLIPS = [
 SUMMED = "a still holds the sums of the step before: a[:] = b at every step"
 LOOP_SLIPS = [
     (
-        "wrong order of loops: h and c hold one sample, so the loop over steps is "
-        "inside",
+        "wrong order of loops: h and c hold one sample, so steps are the inner loop",
         partial(reordered, lambda at: at.reshape(-1, 1)),
     ),
     ("the state is not reset: every sample begins with zeros", chained),
@@ -218,8 +217,7 @@ LOOP_SLIPS = [
         lambda x, U, W, b: truth(x, U, W * (np.arange(len(b)) < len(W)), b),
     ),
     (
-        "h is overwritten while it is still needed: all pre-activations first, then "
-        "the units",
+        "h is overwritten while it is needed: all pre-activations first, then units",
         partial(recur, in_place=True),
     ),
     (
@@ -370,10 +368,7 @@ def run_parallel(function, x, U, W, b):
         function = with_names(function, **parts)
         function(x, U, W, b, h, c, a)
         if not loops:
-            raise Wrong(
-                "no loop is a prange. Hint: one has iterations that do not need each "
-                "other"
-            )
+            raise Wrong("no loop is a prange. Hint: one has independent iterations")
     else:
         if not function.targetoptions.get("parallel"):
             raise Wrong(

@@ -44,7 +44,9 @@ class Lab(Lesson):
                 schedule = checked(exercise, plain, graph, workers)
             except Wrong as error:
                 case = f"layers {graph.layers}, steps {graph.steps}, workers {workers}"
-                raise Wrong(f"with {case}: {error}") from None
+                told = str(error).replace(", blocks=None, samples=None", "")
+                told = told.replace(f"{graph}", "the graph")
+                raise Wrong(f"with {case}: {told}") from None
             found.setdefault(workers, schedule)  # that of the first graph
         self._found[exercise.number] = found
         tasks = " and ".join(counted(len(one.tasks), "task") for one in found.values())
@@ -90,7 +92,7 @@ class Lab(Lesson):
     def table(self):
         """A row for each schedule that was shown: how near it comes to its bound."""
         rows = [
-            {"exercise": f"{n}", "workers": f"{w}", "schedule": whose} | row.cells(w)
+            {"exercise": f"{n}", "workers": f"{w}", "schedule": whose} | row.cells()
             for (n, w), (whose, row) in sorted(self._rows.items())
         ]
         return pd.DataFrame(rows).set_index("exercise")

@@ -49,11 +49,11 @@ FORMS = {  # what is returned -> what is said
     "Task": "it returns one Task. Hint: a list, `[Task(...)]`",
 }
 RAISED = {  # what stands in an exception's text -> hint
-    "float": "`//` divides without a rest, `/` gives a float",
+    "float": "a task has Python's integers; `//` divides without a rest",
     "zero": "also a short sequence has chunks of at least one step: max(1, ...)",
     "chunk:": "a chunk is no longer than the sequence: min(chunk, graph.steps)",
 }
-WAITS = "neighbouring layers on different workers, in chunks of a part of the steps"
+WAITS = "in chunks, neighbouring layers on two workers, each a layer to its end"
 ONE_PAST = "stop is one past the last step, so the next task starts at that number"
 
 
@@ -112,14 +112,16 @@ def slips(graph, tasks):
     never, often = ({*map(tuple, np.argwhere(n))} for n in (times == 0, times > 1))
     sizes, rest = {task.stop - task.start for task in tasks}, (times[0] == 0).sum()
     equal = len(sizes) == 1 and len(tasks) > graph.layers
+    if any(task.worker < 0 for task in tasks):
+        yield "workers count from 0"
     if not tasks:
         yield "no task at all; a sequence may be shorter than a chunk"
-    if any(task.layer >= graph.layers for task in tasks) or not times[0].any():
-        yield "layers count from 0, to graph.layers - 1"
     if any(task.stop > graph.steps for task in tasks):
         yield "the last chunk may be shorter: min(start + chunk, graph.steps)"
     if any(task.start >= task.stop for task in tasks):
         yield "a task has one step at least: its start is less than its stop"
+    if any(task.layer >= graph.layers for task in tasks) or not times[0].any():
+        yield "layers count from 0, to graph.layers - 1"
     if never and not times[:, 0].any():
         yield "steps count from 0"
     if never and not times[-1].any():
@@ -131,7 +133,7 @@ def slips(graph, tasks):
     if (never and never <= stops) or (often and often <= starts):
         yield ONE_PAST
     if often or never:
-        return
+        yield f"the tasks have {times.sum()} cells, the graph has {times.size}"
     pairs = [(a, b) for a, b in combinations(tasks, 2) if a.worker == b.worker]
     if any(a.layer == b.layer and a.start > b.start for a, b in pairs):
         yield "steps go up; a backward pass goes from the last to the first"

@@ -3,8 +3,10 @@ fits, and what is shown is predicted, run and compared.
 """
 
 import re
+from itertools import accumulate
 from types import SimpleNamespace
 
+import notebook_rules as rules
 import numpy as np
 import pytest
 from form import problems_of_code, problems_of_form
@@ -316,7 +318,7 @@ def test_a_schedule_is_compared_with_its_bound_in_words():
             "2000 µs, **50 % of the bound** of 1000 µs",
             "own is predicted to reach 80 %",
             "measured 4000 µs, 25 %",
-            "25 % slower compared with one",
+            "compared with one worker: 25 % slower",
         ],
         said,
     )
@@ -422,16 +424,20 @@ def test_the_exercises_for_home_are_right():
     tasks = tuple(space["wave"](Graph(4, 100)))
     with pytest.raises(ValueError, match="waits for what is never done"):
         check(Schedule(Graph(4, 100, backward=True), tasks))
-    lengths = [1, 2, 4, 8, *[10] * 7, 8, 4, 2, 1]
-    assert sum(lengths) == 100
+    ends = [*accumulate([1, 2, 4, 8, *[10] * 7, 8, 4, 2, 1])]
+    pairs = [*zip([0, *ends], ends, strict=False)]
+    plan = [Task(layer, *pair, layer) for layer in range(3) for pair in pairs]
+    line = simulate(Schedule(Graph(3, 100), tuple(plan)), Costs((1.0,) * 3))
+    assert line.makespan == 100 + 2 * 10
 
 
 def test_the_notebook_has_the_form_of_the_report():
     assert problems_of_form(BOOK) + problems_of_code(BOOK) == []
+    pages = [path.stem for path in rules.notebooks(rules.ROOT / "notebooks")]
+    assert pages[-3:] == ["lesson", "lab", "appendix"]
     source = "\n".join(cell.source for cell in BOOK.cells)
     asked = re.findall(r'lab\.(guess|result)\("(\w+)"', source)
     wants = [("guess", name) for name in lab.GUESSES] + [("result", n) for n in PLANS]
     assert sorted(asked) == sorted(wants)
     for name in PLANS:
         assert f'lab.grade("{name}", {name})' in SOLUTIONS[name]
-        assert asked.index(("result", name)) > -1

@@ -26,6 +26,7 @@ from ..measure.evidence import percent, speed, took
 from ..measure.timing import disturbance, interleaved
 
 CHUNK = 5  # steps of a task, where hand-overs are timed
+SETTLED = 5e-3  # seconds of passes in a row: a parked thread is slow at first
 CHUNKS = 1, 2, 3, 4, 6, 8, 12, 20  # of which the best wavefront has one
 
 
@@ -68,7 +69,8 @@ class Ran:
         outputs = {f"{k}": partial(_output, net, x) for k, net in nets.items()}
         self.error = max(compare_outputs(outputs, params, x).values())
         cases = {name: partial(run, name) for name in plans}
-        times = interleaved(cases, repeats=repeats, least=0, self_timed=True)
+        how: dict[str, Any] = {"repeats": repeats, "least": SETTLED, "self_timed": True}
+        times = interleaved(cases, **how)
         self.disturbed = disturbance(times)
         self.lines = {
             name: min(lines, key=lambda line: line.makespan)
@@ -141,15 +143,13 @@ def whole_layers(graph: Graph, workers: int, costs: Costs) -> Schedule:
 
 
 def best_wavefront(graph: Graph, workers: int, costs: Costs) -> Schedule:
-    """The wavefront that is predicted to be fastest, by the length of its chunks and
-    the layers side by side.
+    """The wavefront that is predicted to be fastest, by the length of its chunks; as
+    many layers side by side as workers where that divides the layers, else all.
     """
-    lengths = sorted({min(chunk, graph.steps) for chunk in CHUNKS})
-    together = sorted({min(workers, graph.layers), graph.layers})
+    together = graph.layers if graph.layers % workers else workers
     every = [
-        wavefront(graph, workers, chunk, together=layers, costs=costs)
-        for chunk in lengths
-        for layers in together
+        wavefront(graph, workers, chunk, together=together, costs=costs)
+        for chunk in sorted({min(chunk, graph.steps) for chunk in CHUNKS})
     ]
     return min(every, key=lambda schedule: simulate(schedule, costs).makespan)
 
@@ -231,7 +231,8 @@ class Compared(NamedTuple):
         if self.measured is None or self.reached is None:
             return f"{text}not measured: this process has fewer cores."
         text += f"measured {took(self.measured)}, {percent(self.reached)}"
-        return f"{text}{f', {speed(self.gain)} compared with one' * (workers > 1)}."
+        more = f", compared with one worker: {speed(self.gain)}" * (workers > 1)
+        return f"{text}{more}."
 
     def cells(self) -> dict[str, str]:
         """The row of a table."""

@@ -284,7 +284,9 @@ def gantt(
     for title, line in (measured or {}).items():
         drawn[title].append(line)
     longest = max(line.makespan for lines in drawn.values() for line in lines)
-    rows = [len(lines) * lines[0].schedule.workers for lines in drawn.values()]
+    rows = [2] * len(drawn)
+    if measured is not None:
+        rows = [len(lines) * lines[0].schedule.workers for lines in drawn.values()]
     height = 0.4 + sum(0.7 + 0.4 * count for count in rows)
     how: dict[str, Any] = {"sharex": True, "squeeze": False, "height_ratios": rows}
     figure, axes = panels(len(charts), height, **how)

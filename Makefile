@@ -50,8 +50,8 @@ notebook: chosen .venv/.stamp    ## execute one notebook and make its page: NB=3
 	@rm -f $(CHOSEN:notebooks/%=build/$(PRESET)/%)
 	@$(call build,$(PRESET),$(CHOSEN))
 
-# L and A are the letters of figures.
-NAME := $(patsubst A,appendix,$(patsubst L,lesson,$(NB)))
+# L, S and A are the letters of figures.
+NAME := $(patsubst A,appendix,$(patsubst S,lab,$(patsubst L,lesson,$(NB))))
 CHOSEN := $(if $(NAME),$(filter $(patsubst %,notebooks/%,$(NAME).ipynb $(NAME)_%.ipynb 0$(NAME)_%.ipynb),$(NOTEBOOKS)))
 
 .PHONY: chosen    # before an environment is made

@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -21,6 +22,8 @@ from matplotlib.ticker import NullLocator
 from matplotlib.transforms import Affine2D
 from scipy.optimize import isotonic_regression
 
+from lstm_kernels.errors import counted
+from lstm_kernels.schedules import Task
 from lstm_kernels.simulate import Timeline
 
 from .measure.evidence import speed
@@ -254,33 +257,79 @@ def dots(
     ax.margins(x=0.2)
 
 
+def by_layer(layers: int) -> Callable:
+    """A function of a task for `gantt`: a shade for each layer, and its number."""
+    shades = colormaps["cividis"]
+
+    def of_task(task: Task) -> tuple[Any, int]:
+        return shades(0.15 + 0.8 * task.layer / max(1, layers - 1))[:3], task.layer
+
+    return of_task
+
+
 def gantt(
-    charts: Mapping[str, tuple[Timeline, Callable]], lane: str, what: str
+    charts: Mapping[str, tuple[Timeline, Callable]],
+    lane: str,
+    what: str,
+    measured: Mapping[str, Timeline] | None = None,
 ) -> Figure:
-    """What each worker runs over time in steps, a panel a chart.
+    """What each worker runs over time, a panel a chart.
 
     charts: title -> (Timeline, function of a task: its colour, its text). `lane` names
-    a worker, `what` says what texts and colours are.
+    a worker, `what` says what texts and colours are. measured: None, and times are in
+    steps; or title -> the measured Timeline of a chart, each of its lanes below the
+    predicted one, and times are in seconds.
     """
-    height = 1.5 * len(charts) + 0.4
-    figure, axes = panels(len(charts), height, sharex=True, squeeze=False)
-    longest = max(line.makespan for line, _ in charts.values())
-    for ax, (title, (line, of_task)) in zip(axes.flat, charts.items(), strict=True):
-        for span in line.spans:
-            colour, text = of_task(line.schedule.tasks[span.task])
-            width = span.stop - span.start
-            style = {"color": colour, "edgecolor": "white", "linewidth": 0.4}
-            bar = ax.barh(span.worker, width, left=span.start, height=0.8, **style)
-            if width > 0.02 * len(str(text)) * longest:  # else it would not fit
-                ink = "white" if np.mean(to_rgb(colour)) < 0.5 else "black"
-                ax.bar_label(bar, [text], label_type="center", color=ink)
-        named_rows(ax, [f"{lane} {p}" for p in range(line.schedule.workers)])
+    drawn = {title: [line] for title, (line, _) in charts.items()}
+    for title, line in (measured or {}).items():
+        drawn[title].append(line)
+    longest = max(line.makespan for lines in drawn.values() for line in lines)
+    rows = [2] * len(drawn)
+    if measured is not None:
+        rows = [len(lines) * lines[0].schedule.workers for lines in drawn.values()]
+    height = 0.4 + sum(0.7 + 0.4 * count for count in rows)
+    how: dict[str, Any] = {"sharex": True, "squeeze": False, "height_ratios": rows}
+    figure, axes = panels(len(charts), height, **how)
+    scale = 1.0 if measured is None else 1e3
+    for ax, (title, lines) in zip(axes.flat, drawn.items(), strict=True):
+        for row, line in enumerate(lines):
+            for span in line.spans:
+                colour, text = charts[title][1](line.schedule.tasks[span.task])
+                place, width = len(lines) * span.worker + row, span.stop - span.start
+                style = {"color": colour, "edgecolor": "white", "linewidth": 0.4}
+                style |= {"left": scale * span.start, "height": 0.8}
+                bar = ax.barh(place, scale * width, **style)
+                if width > 0.02 * len(str(text)) * longest:  # else it would not fit
+                    ink = "white" if np.mean(to_rgb(colour)) < 0.5 else "black"
+                    ax.bar_label(bar, [text], label_type="center", color=ink)
+        line = lines[0]
+        lanes = [f"{lane} {p}" for p in range(line.schedule.workers)]
+        named_rows(ax, [name for p in lanes for name in (p, "measured")[: len(lines)]])
         took = f"{line.makespan:.3g} steps, idle {100 * line.idle:.3g} %"
+        if measured is not None:
+            names = zip(("predicted", "measured"), lines, strict=False)
+            took = ", ".join(f"{how} {1e3 * one.makespan:.3g}" for how, one in names)
+            took += " ms"
         ax.set_title(f"{title}: {took}")
-    ax.set_xlabel(f"steps; {what}")
+    ax.set_xlabel(f"{'steps' if measured is None else 'ms'}; {what}")
     titles = (ax.get_title("left") for ax in figure.axes)
     figure.alt = f"Tasks over time, a lane per {lane}. {'; '.join(titles)}."
     return figure
+
+
+def compared(
+    predicted: Mapping[int, Timeline], measured: Mapping[int, Timeline]
+) -> Figure:
+    """Timelines in seconds by the number of workers, of layers; below each lane what
+    was measured of the same, where it was.
+    """
+    names = {workers: counted(workers, "worker") for workers in predicted}
+    charts = {
+        names[workers]: (line, by_layer(line.schedule.graph.layers))
+        for workers, line in predicted.items()
+    }
+    found = {names[w]: line for w, line in measured.items() if w in names}
+    return gantt(charts, "worker", "a number is the layer of a task", found)
 
 
 def heat(

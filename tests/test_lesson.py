@@ -27,18 +27,26 @@ from lstm_report.measure import MismatchError
 from lstm_report.measure.timing import together
 from lstm_report.ptx_machine import compiler
 
-BOOK = nbformat.read(Path(__file__).parents[1] / "notebooks" / "lesson.ipynb", 4)
+SOLUTION = re.compile(
+    r"<details><summary>Solution</summary>\n\n```python\n(.+?)\n```\n", re.DOTALL
+)
+
+
+def exercises_of(page, names):
+    """A notebook, and by name the cells of its exercises and their solutions."""
+    path = Path(__file__).parents[1] / "notebooks" / f"{page}.ipynb"
+    book = nbformat.read(path, 4)
+    tagged = [k for k, cell in enumerate(book.cells) if "exercise" in rules.tags(cell)]
+    places = dict(zip(names, tagged, strict=True))
+    stubs = {name: book.cells[k].source for name, k in places.items()}
+    solutions = {
+        n: SOLUTION.search(book.cells[k + 1].source) for n, k in places.items()
+    }
+    return book, stubs, {name: found[1] for name, found in solutions.items()}
+
+
 NAMES = list(EXERCISES)
-PLACES = [k for k, cell in enumerate(BOOK.cells) if "exercise" in rules.tags(cell)]
-STUBS = {name: BOOK.cells[k].source for name, k in zip(NAMES, PLACES, strict=True)}
-SOLUTIONS = {
-    name: re.search(
-        r"<details><summary>Solution</summary>\n\n```python\n(.+?)\n```\n",
-        BOOK.cells[k + 1].source,
-        re.DOTALL,
-    )[1]
-    for name, k in zip(NAMES, PLACES, strict=True)
-}
+BOOK, STUBS, SOLUTIONS = exercises_of("lesson", NAMES)
 
 
 class Page:

@@ -141,9 +141,10 @@ def test_what_a_page_reads_and_is_newer_makes_it_old_and_unfit_to_be_accepted(pr
 
 
 def test_a_page_is_chosen_by_number_letter_or_name_and_executed_anew(project):
-    for name in ("01_a", "10_c", "lesson", "appendix"):
+    for name in ("01_a", "10_c", "lesson", "lab", "appendix"):
         notebook(project, name, "1")
     wants = {"1": "01_a", "01": "01_a", "10_c": "10_c", "L": "lesson", "A": "appendix"}
+    wants |= {"S": "lab"}
     for number, want in wants.items():
         for preset in ("paper", "smoke"):
             words = "notebook", f"NB={number}", f"PRESET={preset}"

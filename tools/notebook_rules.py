@@ -21,9 +21,12 @@ LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)#]+)[^)]*\)")
 
 
 def notebooks(folder):
-    """The notebooks of a folder in order: by number, the lesson, the appendix."""
+    """The notebooks of a folder in order: by number, the lesson, its lab, the
+    appendix.
+    """
+    last = {"lab": 1, "appendix": 2}
     paths = folder.glob("*.ipynb")
-    return sorted(paths, key=lambda path: (path.stem == "appendix", path.stem))
+    return sorted(paths, key=lambda path: (last.get(path.stem, 0), path.stem))
 
 
 def read(path):

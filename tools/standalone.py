@@ -27,6 +27,7 @@ from notebook_rules import ROOT
 # What colab/ holds: a notebook, and what it reads of data/results/.
 COLAB = {
     "notebooks/lesson.ipynb": (),
+    "notebooks/lab.ipynb": (),
     "tools/gpu.ipynb": (),
     "notebooks/03_cpu_ladder.ipynb": ("*/gpu.*",),
 }

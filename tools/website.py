@@ -27,9 +27,9 @@ DOCUMENTS = "[!R]*.md", "data/*.md", "notebooks/*.md"
 FENCE = "`" * 8
 # A class of the site's style for each verdict.
 KINDS = {"Held": "held", "Did not hold": "failed", "Not measured": "open"}
-CLASS = """An hour's class in one file: download
-[lesson.ipynb](colab/lesson.ipynb), and upload it to Colab or Kaggle; the
-[teacher's page](notebooks/teacher.md) has the timetable.
+CLASS = """Two hours' class, a file each: download
+[lesson.ipynb](colab/lesson.ipynb) or [lab.ipynb](colab/lab.ipynb), and upload it to
+Colab or Kaggle; the [teacher's page](notebooks/teacher.md) has the timetables.
 [gpu.ipynb](colab/gpu.ipynb) measures a GPU there in five minutes."""
 BIBLIOGRAPHY = f"""# Bibliography
 

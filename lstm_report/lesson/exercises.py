@@ -196,8 +196,7 @@ STEP_SLIPS = [
 SUMMED = "a still holds the sums of the step before: a[:] = b at every step"
 LOOP_SLIPS = [
     (
-        "wrong order of loops: h and c hold one sample, so the loop over steps is "
-        "inside",
+        "wrong order of loops: h and c hold one sample, so steps are the inner loop",
         partial(reordered, lambda at: at.reshape(-1, 1)),
     ),
     ("the state is not reset: every sample begins with zeros", chained),
@@ -218,8 +217,7 @@ LOOP_SLIPS = [
         lambda x, U, W, b: truth(x, U, W * (np.arange(len(b)) < len(W)), b),
     ),
     (
-        "h is overwritten while it is still needed: all pre-activations first, then "
-        "the units",
+        "h is overwritten while it is needed: all pre-activations first, then units",
         partial(recur, in_place=True),
     ),
     (
@@ -259,18 +257,13 @@ INDEX_SLIPS += [
         lambda x, U, W, b: truth(x, U, W.T[: len(b) // 4], b),
     )
 ]
-EDGE = (
-    "the last tile has fewer rows or columns: it takes the last row or column once more"
-)
+EDGE = "the last tile has fewer rows or columns: it takes the last one once more"
 TILE_SLIPS = [
     ("row k, column j of B is B[k, j], not B[j, k]", lambda A, B: {"C": A @ B.T}),
     ("row r, column k of A is A[r, k], not A[k, r]", lambda A, B: {"C": A.T @ B}),
     (EDGE, lambda A, B: {"C": A @ B}),
 ]
-PRODUCT = (
-    "it is right for one sample, input and unit alone: x @ U and h @ W are products of "
-    "matrices"
-)
+PRODUCT = "for one sample, input and unit it is right; x @ U and h @ W are products"
 GUARD = "the guard, s < samples: the last block has threads to spare"
 UNWRITTEN = "numbers that are never written stay NaN"
 
@@ -327,9 +320,8 @@ def run_step(function, x, U, W, b):
     steps = [(h, c)]
     for now in x:
         for state in steps[-1]:
-            state.flags.writeable = (
-                False  # a change in place would be seen by the step before
-            )
+            # A change in place would be seen by the step before
+            state.flags.writeable = False
         result = pair(function(now, *steps[-1], U, W, b), h.shape)
         steps.append(tuple(map(np.asarray, result)))
     return {"h": [h for h, _ in steps], "c": [c for _, c in steps]}
@@ -376,10 +368,7 @@ def run_parallel(function, x, U, W, b):
         function = with_names(function, **parts)
         function(x, U, W, b, h, c, a)
         if not loops:
-            raise Wrong(
-                "no loop is a prange. Hint: one has iterations that do not need each "
-                "other"
-            )
+            raise Wrong("no loop is a prange. Hint: one has independent iterations")
     else:
         if not function.targetoptions.get("parallel"):
             raise Wrong(
@@ -435,10 +424,6 @@ def why_cell(got, a):
         for hint, s in CELL_SLIPS
     ]
     return match(slips, got, a)
-
-
-def why_step(got, *inputs):
-    return match(STEP_SLIPS, got, *inputs)
 
 
 def why_recurrence(got, *inputs):
@@ -539,7 +524,7 @@ EXERCISES = {
     "step": Exercise(
         2,
         run_step,
-        why_step,
+        partial(match, STEP_SLIPS),
         "a = x U + h W + b for all samples at once; gate k is columns k*H to (k+1)*H",
         (seeded(3, 1, 1, 1), [(PRODUCT, truth)]),
     ),

@@ -75,6 +75,8 @@ class Lesson:
     another `strict`.
     """
 
+    exercises: dict = EXERCISES
+
     def __init__(self, nb, strict=False):
         if not isinstance(strict, bool):
             raise TypeError(f"strict: got {type(strict).__name__}, want True or False")
@@ -84,25 +86,30 @@ class Lesson:
         """Run the learner's function on seeded inputs and say whether it is right,
         wrong or still open.
 
-        name: of EXERCISES. Compiled functions run as Python first, where an index out
+        name: of `exercises`. Compiled functions run as Python first, where an index out
         of bounds is an error, then compiled; both are compared with the reference in
         float64. Raises Wrong or Open with a hint (see `strict`), ValueError for an
         unknown name, TypeError for no function.
         """
-        exercise = EXERCISES[check_choice("name", name, EXERCISES)]
+        exercise = self.exercises[check_choice("name", name, self.exercises)]
         plain = getattr(function, "py_func", function)
         if not isinstance(plain, FunctionType):
             raise TypeError(f"function: got {type(function).__name__}, want a function")
         self._solved.pop(name, None)
+        who = f"Exercise {exercise.number}"
         try:
-            message = graded(exercise, function, plain)
+            if has_blanks(plain):
+                raise Open(f"is open. Hint: {exercise.hint}")
+            told = f"{who} is right: {self._graded(exercise, function, plain)}"
+            self._solved[name] = function
         except NotSolved as error:
+            told = f"{who} {'is not right yet: ' * isinstance(error, Wrong)}{error}."
             if self._strict:
-                raise
-            self._nb.say(str(error))
-            return
-        self._solved[name] = function
-        self._nb.say(message)
+                raise type(error)(told) from None
+        self._nb.say(told)
+
+    def _graded(self, *exercise):
+        return graded(*exercise)
 
     def beside(self, name, package, run, *inputs):
         """Time a solved exercise on `inputs` beside the package's `run`, and say both;
@@ -127,16 +134,14 @@ class Lesson:
 
     def score(self):
         """Say how many exercises are solved."""
-        numbers = sorted(EXERCISES[name].number for name in self._solved)
+        every = self.exercises
+        numbers = sorted(every[name].number for name in self._solved)
         which = f": {', '.join(map(str, numbers))}" if numbers else ""
-        self._nb.say(f"Exercises solved: {len(numbers)} of {len(EXERCISES)}{which}.")
+        self._nb.say(f"Exercises solved: {len(numbers)} of {len(every)}{which}.")
 
 
 def graded(exercise, function, plain):
-    """What is said of a right function; raises Open or Wrong."""
-    who = f"Exercise {exercise.number}"
-    if has_blanks(plain):
-        raise Open(f"{who} is open. Hint: {exercise.hint}.")
+    """What is said of a right function; raises Wrong."""
     wrong, worst, more = "", 0.0, ""
     try:
         if exercise.compiled and plain is function:
@@ -151,8 +156,8 @@ def graded(exercise, function, plain):
     if exercise is EXERCISES["thread"]:
         wrong, more = executed(plain, wrong, described)
     if wrong:
-        raise Wrong(f"{who} is not right yet: {wrong}.")
-    return f"{who} is right: largest relative error {worst:.1e}.{more}"
+        raise Wrong(wrong)
+    return f"largest relative error {worst:.1e}.{more}"
 
 
 def checked(exercise, form, plain, inputs):

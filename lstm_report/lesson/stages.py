@@ -15,7 +15,7 @@ from lstm_kernels.versions import versions
 from .. import plots
 from ..experiments.vectors import register_peak
 from ..measure.comparer import TOLERANCE, compare, compare_to_reference
-from ..measure.evidence import digits, kib, mib, ms, speed, us
+from ..measure.evidence import digits, kib, mib, speed, took
 from ..measure.timing import disturbance, interleaved, summary, together
 from ..measure.workloads import AIRLINE, Workload, airline_dataset
 from .classroom import recurrence
@@ -122,11 +122,6 @@ def timed(passes, repeats):
         parts.append(found.assign(work=name))
         parts[-1].attrs = found.attrs
     return together(parts)
-
-
-def took(seconds):
-    """Seconds as text, in ms from 10 ms on."""
-    return ms(seconds) if seconds >= 0.01 else us(seconds)
 
 
 def verdict(guess, measured):

@@ -207,6 +207,11 @@ percent, gflops = _in(100, "%"), _in(1, "GFLOP/s")
 kib, mib = _in(2**-10, "KiB"), _in(2**-20, "MiB")
 
 
+def took(seconds: float) -> str:
+    """Seconds as text, in ms from 10 ms on."""
+    return ms(seconds) if seconds >= 0.01 else us(seconds)
+
+
 def speed(ratio: float | Interval) -> str:
     """How many times as fast, as text: of a number, or of an Interval of ratios.
 

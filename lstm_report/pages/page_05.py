@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 from numba import config
 
@@ -17,15 +16,15 @@ from lstm_kernels.schedules import (
     Graph,
     Schedule,
     layer_by_layer,
-    waits_for,
     wavefront,
 )
 from lstm_kernels.schedules import check as check_schedule
-from lstm_kernels.simulate import Timeline, simulate
+from lstm_kernels.simulate import simulate
 from lstm_kernels.versions.numba_wavefront import NumbaWavefront
 
 from .. import plots
 from ..experiments.handover import on_two_threads
+from ..experiments.timelines import waits
 from ..measure.comparer import TOLERANCE, MismatchError, compare, truth
 from ..measure.evidence import Interval
 from ..measure.timing import interleaved, together, wait_until_idle
@@ -197,21 +196,6 @@ def gain(rows, stage="forward", L=None, C=CHUNK) -> Interval:
     return Interval.of((one / many).groupby("process").median())
 
 
-def waits(line: Timeline) -> list[float]:
-    """Seconds from the end of the last task waited for to the start of the one that
-    waited on another thread, which was idle meanwhile.
-    """
-    found: list[float] = []
-    free: dict[int, float] = {}
-    for needed, span in zip(waits_for(line.schedule), line.spans, strict=True):
-        before = [line.spans[i] for i in needed]
-        last = max(before, key=lambda s: s.stop, default=span)
-        if last.worker != span.worker and free.get(span.worker, 0.0) < last.stop:
-            found.append(span.start - last.stop)
-        free[span.worker] = span.stop
-    return found
-
-
 def hand_over(rows) -> Interval:
     """Seconds from the end of a task to the start of one that waited for it on another
     thread, median of each process.
@@ -274,14 +258,10 @@ def figure_schedules(L=4, T=48, lengths=(48, 24, 4)) -> Figure:
     """A Gantt chart for each length of chunk, in steps: L layers of T steps on two
     workers, two layers at a time. To hand over takes a tenth of a step.
     """
-    shades, charts, costs = colormaps["cividis"], {}, Costs((1.0,) * L, hand=0.1)
-
-    def of_task(task):
-        return shades(0.15 + 0.8 * task.layer / (L - 1))[:3], task.layer
-
+    charts, costs = {}, Costs((1.0,) * L, hand=0.1)
     for C in lengths:
         plan = wavefront(Graph(L, T), 2, C, together=2, costs=costs)
-        charts[f"Chunks of {C} steps"] = simulate(plan, costs), of_task
+        charts[f"Chunks of {C} steps"] = simulate(plan, costs), plots.by_layer(L)
     return plots.gantt(charts, "worker", "a number is the layer of a task")
 
 

@@ -13,6 +13,10 @@ once: packed sequences, one sequence without a batch axis, other devices and dty
 relu, projections, autocast, forward-mode gradients, and what torch.compile, torch.jit
 or torch.func trace. Gradients of gradients are a RuntimeError. As in every compiled
 version, a pass flushes subnormal numbers to zero.
+
+PyTorch's own threads, of OpenMP, wait awake for more work for some milliseconds, and
+take a core from a pass on several threads. OMP_WAIT_POLICY=PASSIVE in the environment,
+before PyTorch is imported, lets them sleep.
 """
 
 import numpy as np

@@ -14,19 +14,13 @@ relu, projections, autocast, forward-mode gradients, and what torch.compile, tor
 or torch.func trace. Gradients of gradients are a RuntimeError. As in every compiled
 version, a pass flushes subnormal numbers to zero.
 
-PyTorch's own threads, of OpenMP, wait awake for more work for some milliseconds. They
-would take a core from a pass on several threads, which ends them before it begins;
-PyTorch's next operation on several threads makes new ones.
+PyTorch's own threads, of OpenMP, wait awake for more work for some milliseconds, and
+take a core from a pass on several threads. OMP_WAIT_POLICY=PASSIVE in the environment,
+before PyTorch is imported, lets them sleep.
 """
-
-import ctypes
-from contextlib import suppress
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
-from threadpoolctl import ThreadpoolController
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.utils.rnn import PackedSequence
@@ -41,24 +35,7 @@ from .weights import TorchWeights
 
 __all__ = ["GRU", "LSTM", "RNN", "replace"]
 DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
-SOFT = 1  # omp_pause_soft
 CELL_OF = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn"}  # of a module's mode
-
-
-@cache
-def openmp():
-    """A function of the OpenMP that PyTorch has loaded: omp_pause_resource_all."""
-    for library in ThreadpoolController().select(user_api="openmp").lib_controllers:
-        if Path(library.filepath).is_relative_to(Path(torch.__file__).parent):
-            with suppress(AttributeError, OSError):  # before OpenMP 5.0
-                return ctypes.CDLL(library.filepath).omp_pause_resource_all
-    return lambda kind: None
-
-
-def end_threads(process=forks.process):
-    """End the threads of PyTorch's OpenMP that wait; not in a fork, which has none."""
-    if forks.process == process:
-        openmp()(SOFT)
 
 
 class Engine(NumbaFused):
@@ -77,8 +54,6 @@ class Engine(NumbaFused):
         Lease that a backward pass needs.
         """
         x, *state = (tensor.detach().numpy() for tensor in (x, *state))
-        if self._threads > 1:
-            end_threads()
         with self._held("forward"):
             self.weights.read(weights, again=True)
             y, state, lease = self._forward(x, tuple(state) or None, training)
@@ -93,8 +68,6 @@ class Engine(NumbaFused):
         """
         if lease is None:  # the pass is done again
             _, lease = self.run(True, *saved)
-        if self._threads > 1:
-            end_threads()
         with self._held("backward"):
             self.weights.read(saved[-1], again=False)  # others may have come between
             workspace, lease.workspace = lease.workspace, None

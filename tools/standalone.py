@@ -108,6 +108,7 @@ def carried(book, recorded, folder):
     else:
         code = ("".join(c["source"]) for c in book["cells"] if c["cell_type"] == "code")
         paths = modules("\n".join(code)) | {*ROOT.glob("lstm_kernels/series/*")}
+        paths |= {other for path in paths for other in path.parent.glob("*.c")}
     places = {path: path.relative_to(ROOT) for path in paths}
     found = (path for pattern in recorded for path in results.glob(pattern))
     places |= {path: RECORDED / path.relative_to(results) for path in found}

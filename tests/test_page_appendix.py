@@ -121,6 +121,7 @@ def test_a_model_is_compared_with_its_layer_of_pytorch():
         "inference: ms": "10",
         "inference: over torch.nn": "3x",
         "inference: over flushed": "2.5x",
+        "numba-fused by itself": "6x",
     }
 
 

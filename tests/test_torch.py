@@ -18,6 +18,8 @@ from torch.nn.utils import parametrizations, rnn  # noqa: E402
 
 import lstm_kernels.torch as fused  # noqa: E402
 from lstm_kernels import notes  # noqa: E402
+from lstm_report.measure import peers  # noqa: E402
+from lstm_report.measure.workloads import AIRLINE  # noqa: E402
 
 KINDS = "LSTM", "GRU", "RNN"
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
@@ -600,6 +602,15 @@ def test_the_line_is_said_once(capsys, monkeypatch):
         ours(torch.ones(4, 3, 2))
     line = "lstm_kernels: relu: torch.nn's own RNN.\n"
     assert capsys.readouterr().err == line
+
+
+def test_models_are_measured_with_each_layer():
+    found = peers.models("smoke")
+    assert {*found["version"]} == {"numba-fused", *peers.OF_TORCH}
+    assert {*found["stage"]} == {"forward", "step"}
+    assert found["max_err"].max() < 1e-4
+    fused_one = peers.FusedTorch(AIRLINE.params(), 1)
+    assert type(fused_one.net) is fused.LSTM
 
 
 def test_the_readmes_model_computes_here():

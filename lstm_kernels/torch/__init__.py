@@ -221,8 +221,7 @@ class Fused:
 
     def __getstate__(self):
         state = super().__getstate__()
-        state.pop("_engines", None)
-        return state
+        return {name: state[name] for name in state if name != "_engines"}
 
 
 class LSTM(Fused, nn.LSTM):

@@ -103,7 +103,8 @@ def captions(machines: list[str], folder: results.Folder = None) -> str:
 def inside_pytorch(rows: pd.DataFrame) -> pd.DataFrame:
     """Milliseconds of a model of PyTorch with the layer of `lstm_kernels.torch`, and
     how many times as fast it is as with torch.nn's, and with that after
-    `torch.set_flush_denormal(True)`; a row for each model and number of threads.
+    `torch.set_flush_denormal(True)`; how many times as fast as that model a training
+    step of `numba-fused` is by itself. A row for each model and number of threads.
     """
     names = {tuple(asdict(work).values()): name for name, work in MODELS.items()}
     own, theirs = "pytorch-fused", {"torch.nn": "pytorch", "flushed": "pytorch-flush"}
@@ -117,6 +118,8 @@ def inside_pytorch(rows: pd.DataFrame) -> pd.DataFrame:
             for name, peer in theirs.items():
                 ratio = summary(times, peer, by="version")["ratio"][own]
                 line[f"{told}: over {name}"] = speed(ratio)
+        steps = summary(part[part["stage"] == "step"], "pytorch", by="version")
+        line["numba-fused by itself"] = speed(steps["ratio"]["numba-fused"])
         lines.append(line)
     return pd.DataFrame(lines).set_index("model")
 

@@ -186,9 +186,6 @@ def part(function: Callable, **options: Any) -> Any:
     return dispatcher
 
 
-# Likewise where it is called once, with a NamedTuple of many arrays.
-inlined = partial(part, inline="always")
-
 _kept: list[Any] = []  # code must outlive those who know its address
 
 

@@ -5,6 +5,7 @@ That every schedule gives the same bits is in test_versions, that calls may come
 order in test_machine.
 """
 
+import ctypes
 import gc
 import subprocess
 import sys
@@ -20,13 +21,16 @@ import pytest
 from conftest import example
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import types
+from numba.core.errors import TypingError
 from test_machine import interrupted
 
 import lstm_kernels as lk
-from lstm_kernels.cpu.entries import Arguments, loader
+from lstm_kernels.cpu.entries import Arguments, Item, Reference, integers
+from lstm_kernels.cpu.net import Kernels
 from lstm_kernels.cpu.partitions import Autotuner, Partition, autotuner, partitions
 from lstm_kernels.cpu.thread_pool import thread_pool
-from lstm_kernels.kernels import PLAIN, njit
+from lstm_kernels.kernels import PLAIN, native, njit
 from lstm_kernels.schedules import (
     Graph,
     Schedule,
@@ -398,21 +402,41 @@ def test_shapes_that_were_tuned_are_forgotten_with_the_least_used():
 # Code
 
 
+def compiled(function, kind):
+    """A function of a NamedTuple, which is given its address, as Python calls it."""
+    number = ctypes.c_int64
+    address = native(function, "", types.int64(kind))
+    return ctypes.CFUNCTYPE(number, number)(address)
+
+
 def test_arguments_lie_in_memory_as_numba_passes_them():
-    """Numba's own code loads what `Arguments` stores."""
+    """Compiled code finds by a Reference what `Arguments` stores."""
     net = lk.network("numba-fused", lk.Params.init(2, 3, output_size=1))
     values = net.bare_forward(np.ones((4, 5, 2), np.float32)).workspace.net
+    values = values._replace(kernels=Kernels(*range(10)))
     arguments = Arguments(values)
-    load = loader(arguments.type)
 
-    compiled = njit(**PLAIN)(lambda a, n: (load(a).h.size, load(a).fed[1, 2], n.h.size))
-    size, fed, same_size = compiled(arguments.address, values)
-    assert size == same_size == values.h.size
-    assert fed == values.fed[1, 2]
-    arguments.point("x", np.ones((4, 5, 2), np.float32))
+    def value(read):
+        return compiled(read, Reference(arguments.type))(arguments.address)
+
+    assert value(lambda n: n.h.size) == values.h.size
+    assert value(lambda n: n.fed[1, 2]) == values.fed[1, 2] == 2
+    assert value(lambda n: n.order.size) == 0
+    assert value(lambda n: n.kernels.forward) == 1
+    assert value(lambda n: n.kernels.transpose) == 9
+    arguments.point("x", np.full((4, 5, 2), 7, np.float32))
     arguments.set("T", 9)
-    changed = njit(**PLAIN)(lambda a: (load(a).x[19, 1], load(a).T))
-    assert changed(arguments.address) == (1, 9)
+    assert value(lambda n: n.T) == 9
+    assert value(lambda n: n.x[19, 1]) == 7
+
+
+def test_a_reference_has_the_fields_of_its_tuple_alone():
+    words = np.arange(3, 13)
+    for k, name in enumerate(Item._fields):
+        read = eval(f"lambda item: item.{name}")
+        assert compiled(read, integers(Item))(words.ctypes.data) == 3 + k
+    with pytest.raises(TypingError, match="Unknown attribute 'steps'"):
+        compiled(lambda item: item.steps, integers(Item))
 
 
 def test_views_in_compiled_code_are_not_counted():

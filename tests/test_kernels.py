@@ -168,7 +168,7 @@ def test_cpu_and_gpu_call_no_kernel_outside():
     for name, imported in GRAPH.items():
         if name.startswith(("lstm_kernels.cpu", "lstm_kernels.gpu")):
             assert {room(other) for other in imported} <= {room(name), "lstm_kernels"}
-    defines = r"^@(part|njit|inlined)|= (part|njit)\(|cached\(njit"
+    defines = r"^@(part|njit)|= (part|njit)\(|cached\(njit"
     for path in (ROOT / "lstm_kernels").glob("*.py"):
         is_help = path.name == "kernels.py"
         assert is_help or not re.search(defines, path.read_text(), re.MULTILINE), path
@@ -203,7 +203,8 @@ from lstm_kernels.cpu import scheduler, thread_pool
 from lstm_kernels.cpu.micro_kernels import MicroKernels, codes
 from lstm_kernels.kernels import native
 from lstm_kernels.ranks import shared
-for kernel in (scheduler.run, thread_pool.run_region, shared.of_one):
+assert native(scheduler.run, "", scheduler.SIGNATURE)
+for kernel in (thread_pool.run_region, shared.of_one):
     assert native(kernel, "")
 for kind in (MicroKernels, Study, Other):
     assert codes(kind(CELL, np.dtype(np.float32), 3), "forward")

@@ -9,6 +9,7 @@ NumPy that check shapes, and arrays that begin as NaN.
 import ctypes
 from itertools import product
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ import lstm_kernels as lk
 from lstm_kernels import kernels
 from lstm_kernels.cells import CELLS
 from lstm_kernels.cpu import scheduler, stages, workspace
+from lstm_kernels.cpu.entries import Item
 from lstm_kernels.cpu.micro_kernels import MicroKernels
 from lstm_kernels.cpu.net import Kernels, Net
 from lstm_kernels.cpu.partitions import partitions
@@ -143,8 +145,9 @@ class NumpyKernels:
 
 def parts_of(scope):
     """The stages and their parts as Python functions. scope: the module's names."""
-    functions = [f.py_func for f in scope.values() if hasattr(f, "py_func")]
-    return [f for f in functions if f.__module__ == stages.__name__]
+    functions = [getattr(f, "py_func", f) for f in scope.values()]
+    own = (f for f in functions if isinstance(f, FunctionType))
+    return [f for f in own if f.__module__ == stages.__name__]
 
 
 def in_python(functions, micro):
@@ -192,7 +195,7 @@ class Interpreted(NumbaFused):
             number += 1
 
     def _run_stage(self, stage, net, number):
-        schedule, kernel = stage.schedule, self._stages[stage.kernel.py_func.__name__]
+        schedule, kernel = stage.schedule, self._stages[stage.kernel.__name__]
         graph = schedule.graph
 
         def in_order(start, stop):
@@ -204,8 +207,8 @@ class Interpreted(NumbaFused):
             task = schedule.tasks[part.task]
             layer, _, blocks, samples = graph.box(task)
             steps = *in_order(task.start, task.stop), *in_order(part.start, part.stop)
-            box = *steps, blocks.start, blocks.stop, samples.start, samples.stop
-            assert kernel(net, number, layer.start, *box) == 0
+            box = blocks.start, blocks.stop, samples.start, samples.stop
+            assert kernel(net, Item(number, layer.start, *steps, *box)) == 0
 
 
 @pytest.fixture(autouse=True)
@@ -219,6 +222,21 @@ def micro_kernels_have_numbers(monkeypatch):
     monkeypatch.setattr(workspace, "codes", codes)
 
 
+def compared(kind, partition, params, x, target):
+    """Compare a network's passes, and an epoch of some steps, with NumPy's; the
+    micro-kernels that it called.
+    """
+    net, wanted, B = kind(params, partition), lk.network("numpy", params), x.shape[1]
+    compare_to_reference(net, params, x)
+    dataset = lk.Dataset(np.repeat(x, 2, axis=1), np.repeat(target, 2, axis=0))
+    order = np.arange(2 * B)[::-1][:-1]
+    losses = wanted.epoch(dataset, order, B, 0.1)
+    assert net.epoch(dataset, order, B, 0.1) == pytest.approx(losses, rel=1e-4)
+    arrays = net.params().arrays(), wanted.params().arrays()
+    compare(*arrays, TOLERANCE[params.dtype])
+    return net.micro.called
+
+
 @pytest.mark.parametrize(
     ("cell", "dtype"), [*((cell, np.float32) for cell in CELLS), ("lstm", np.float64)]
 )
@@ -230,19 +248,10 @@ def test_every_view_lies_inside_and_nothing_is_read_unwritten(cell, dtype):
     # More rows (t, sample), and more steps, than go at once
     shapes += [(1, 25, 4, 5, 3), (2, 100, 1, 1, 2)]
     for shape in shapes:
-        params, x, target = example(shape, cell, dtype)
-        dataset = lk.Dataset(np.repeat(x, 2, axis=1), np.repeat(target, 2, axis=0))
-        order, B = np.arange(2 * x.shape[1])[::-1][:-1], x.shape[1]
-        wanted = lk.network("numpy", params)
-        losses = wanted.epoch(dataset, order, B, 0.1)
+        example_of = example(shape, cell, dtype)
         blocks = MicroKernels(CELLS[cell], dtype, shape[4]).blocks
         for partition in partitions(*shape[:3], blocks, 2):
-            net = Interpreted(params, partition)
-            compare_to_reference(net, params, x)
-            assert net.epoch(dataset, order, B, 0.1) == pytest.approx(losses, rel=1e-4)
-            arrays = net.params().arrays(), wanted.params().arrays()
-            compare(*arrays, TOLERANCE[dtype])
-            called |= net.micro.called
+            called |= compared(Interpreted, partition, *example_of)
     assert called == {*CODES}
 
 
@@ -264,6 +273,8 @@ FAULTS = {  # a line of the stages, and what is wrong with it
     "n, m = t * B + first, (t if": "n, m = t * B + first + 1, (t if",
     "min(i * ROWS + ROWS, N)": "i * ROWS + ROWS",
     "net.da, (l, 0, n + B, 0)": "net.da, (l, 0, n, 0)",
+    "net.places[l + 1, U_PANEL]": "net.places[l + 1, W_PANEL]",
+    "gW, net.places[l, W_PANEL], j": "gW, net.places[l, U_PANEL], j",
     "view(net.dy, (l, n, w * wide), (size, wide))": "view(net.dy, (l, 0, w * wide), (size, wide))",
 }
 
@@ -276,11 +287,11 @@ def test_these_tests_see_a_fault(right, wrong):
     scope = {**vars(stages)}
     exec(compile(text.replace(right, wrong), stages.__file__, "exec"), scope)
     faulty = type("Faulty", (Interpreted,), {"functions": parts_of(scope)})
-    params, x, _ = example((2, 100, 1, 5, 17))
+    params, x, target = example((2, 100, 2, 5, 17))
 
     def every():
-        for partition in partitions(2, 100, 1, 2, 2):
-            compare_to_reference(faulty(params, partition), params, x)
+        for partition in partitions(2, 100, 2, 2, 2):
+            compared(faulty, partition, params, x, target)
 
     with pytest.raises((AssertionError, ValueError)):
         every()

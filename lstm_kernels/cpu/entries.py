@@ -1,17 +1,27 @@
-"""C entry points of compiled functions that take a NamedTuple of arrays.
+"""C entry points of compiled functions that take NamedTuples of arrays and integers.
 
 Another thread is given integers alone. So the arguments of a pass, a NamedTuple of
 arrays and integers, lie in memory as Numba itself passes them (`Arguments`), and
-machine code that is called with that address begins by loading them (`loader`).
+machine code is given their address: a `Reference`, of which it loads the fields that it
+names.
 """
 
 import ctypes
 import hashlib
 from functools import cache
+from typing import NamedTuple
 
 import numba
 import numpy as np
 from numba import types
+from numba.core import cgutils
+from numba.core.typing.templates import AttributeTemplate
+from numba.extending import (
+    infer_getattr,
+    lower_getattr_generic,
+    models,
+    register_model,
+)
 
 from ..kernels import native
 from .intrinsics import WORD, call_address, instruction, on_stack
@@ -70,51 +80,78 @@ class Arguments:
         self.words[self._places[name] + 4] = address(array)
 
 
-def loader(kind):
-    """A function for compiled code: a value of a Numba type from its address."""
+class Reference(types.Type):
+    """The Numba type of the address of a NamedTuple in memory, of a Numba type."""
 
-    def typing(context, place):
-        def generate(context, builder, signature, values):
-            model = context.data_model_manager[kind]
-            pointer = builder.inttoptr(values[0], model.get_value_type().as_pointer())
-            return builder.load(pointer)
+    def __init__(self, kind):
+        self.kind = kind
+        super().__init__(f"Reference({kind.instance_class.__name__})")
 
-        return kind(types.int64), generate
-
-    return numba.extending.intrinsic(typing)
+    @property
+    def key(self):
+        return self.kind
 
 
-@instruction(types.int64, types.int64, types.int64)
-def word(builder, place, k):
-    """Word k at an address."""
-    return builder.load(builder.gep(builder.inttoptr(place, WORD.as_pointer()), [k]))
+def integers(fields):
+    """The Reference of a NamedTuple of integers, which are words in a row."""
+    return Reference(types.NamedUniTuple(types.int64, len(fields._fields), fields))
 
 
-def _stage(arguments, box):
-    number, layer, begin, end = word(box, 0), word(box, 1), word(box, 2), word(box, 3)
-    start, stop, low, high = word(box, 4), word(box, 5), word(box, 6), word(box, 7)
-    first, last, net = word(box, 8), word(box, 9), load(arguments)  # noqa: F821
-    return kernel(  # noqa: F821
-        net, number, layer, begin, end, start, stop, low, high, first, last
-    )
+register_model(Reference)(lambda *kind: models.PrimitiveModel(*kind, WORD))
 
 
-@instruction(types.int64, *[types.int64] * 12)
-def call_stage(builder, code, arguments, *box):
-    """Call a stage at an address for a box of work (`stages.py`): the address of its
-    Arguments, then ten integers.
+@infer_getattr
+class _Fields(AttributeTemplate):
+    key = Reference
+
+    def generic_resolve(self, reference, name):
+        fields = reference.kind.fields
+        kind = reference.kind[fields.index(name)] if name in fields else None
+        return Reference(kind) if isinstance(kind, types.BaseNamedTuple) else kind
+
+
+@lower_getattr_generic(Reference)
+def _field(context, builder, reference, address, name):
+    kind = reference.kind
+    pointer = context.get_value_type(kind).as_pointer()
+    whole, k = builder.inttoptr(address, pointer), kind.fields.index(name)
+    place = cgutils.gep_inbounds(builder, whole, 0, k)
+    if isinstance(kind[k], types.BaseNamedTuple):
+        return builder.ptrtoint(place, WORD)
+    value = builder.load(place)
+    # It does not change while compiled code runs: one load is enough
+    value.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return value
+
+
+class Item(NamedTuple):
+    """A work item, which a stage is given (`stages.py`)."""
+
+    number: int  # of the pass, in a call
+    layer: int
+    task_start: int  # steps of its task, in the order of the pass
+    task_stop: int
+    start: int  # its own
+    stop: int
+    low: int  # unit blocks
+    high: int
+    first: int  # samples
+    last: int
+
+
+@instruction(types.int64, *[types.int64] * (2 + len(Item._fields)))
+def call_stage(builder, code, arguments, *item):
+    """Call a stage at an address: the address of its Arguments, then those of an Item,
+    which are put on the stack.
     """
-    return call_address(builder, WORD, code, [arguments, on_stack(builder, box)])
+    return call_address(builder, WORD, code, [arguments, on_stack(builder, item)])
 
 
 @cache
-def stage_entry(kernel, kind):
-    """The address of a stage: kernel(arguments, ...) of ten integers. kind: the Numba
-    type of the Arguments.
+def stage_entry(function, kind):
+    """The address of a stage: function(net, item). kind: the Numba type of the
+    Arguments, of which net is a Reference.
     """
-    function = kernel.py_func
     # Tells stages and types apart in Numba's cache
     label = hashlib.sha256(f"{function.__qualname__} {kind}".encode()).hexdigest()[:16]
-    names = {"kernel": kernel, "load": loader(kind), "word": word}
-    label = f"{function.__name__}_{label}"
-    return native(_stage, label, origins=[function.__module__], names=names)
+    return native(function, label, types.int64(Reference(kind), integers(Item)))

@@ -99,7 +99,9 @@ class Layout:
 
 class Weights:
     """The parameters of a network, packed. theta, panels: as above; V (H, O), b_out
-    (O,): the output layer. `panels` is older than theta until `transpose`.
+    (O,): the output layer. places (L, 5): of each layer the first rows of U, W and b in
+    theta, the first panels of U^T and W^T. `panels` is older than theta until
+    `transpose`.
     """
 
     def __init__(self, layout, params):
@@ -111,16 +113,19 @@ class Weights:
         self.plain_size = ends[-1]
         self.plain_first = np.reshape(ends[:-1], (len(self.inputs), -1))
         H, J, line = layout.hidden, layout.blocks, 64 // layout.dtype.itemsize
-        rows = J * sum(D + H + 1 for D in self.inputs)
+        places, rows, panels = [], 0, 0
+        for D in self.inputs:
+            W, W_T = rows + J * D, panels + layout.pad(D) // layout.wide
+            places.append((rows, W, W + J * H, panels, W_T))
+            rows, panels = W + J * (H + 1), W_T + layout.padded // layout.wide
+        self.places = np.array(places, np.int64)
         output = [] if params.V is None else [params.V.shape, params.b_out.shape]
         self._shapes = [(rows, layout.row), *output]
         sizes = [-(-math.prod(shape) // line) * line for shape in self._shapes]
         self._starts = np.cumsum([0, *sizes])
         self._all = aligned((self._starts[-1],), layout.dtype)
         self.theta, self.V, self.b_out = self._parts(self._all)
-        panels = sum(map(layout.pad, self.inputs)) + len(self.inputs) * layout.padded
-        shape = panels // layout.wide, J * layout.row, layout.wide
-        self.panels = aligned(shape, layout.dtype)
+        self.panels = aligned((panels, J * layout.row, layout.wide), layout.dtype)
         self.assign(params)
 
     @staticmethod
@@ -136,13 +141,13 @@ class Weights:
 
     def _blocks(self, theta, params):
         """Pairs of views (rows, units), of theta and of a gate in a layer's matrix."""
-        units, J, row = self._layout.units, self._layout.blocks, 0
-        for layer in params.layers:
-            for name, gates in self._layout.gates.items():
+        units, J = self._layout.units, self._layout.blocks
+        for layer, rows in zip(params.layers, self.places.tolist(), strict=True):
+            for row, name in zip(rows, "UWb", strict=False):
+                gates = self._layout.gates[name]
                 matrix = np.atleast_2d(getattr(layer, name))
                 plain = matrix.reshape(len(matrix), len(gates), -1)
                 packed = theta[row : row + J * len(matrix)]
-                row += len(packed)
                 packed = packed.reshape(J, len(matrix), -1, units)
                 for j, (n, gate) in product(range(J), enumerate(gates)):
                     part = plain[:, n, j * units : (j + 1) * units]  # the last: fewer
@@ -179,17 +184,14 @@ class Weights:
         """Let `panels` be the transposes of what theta has."""
         if self.transposed:
             return
-        wide, J, row, n = self._layout.wide, self._layout.blocks, 0, 0
-        for D in self.inputs:
-            for size in (D, self._layout.hidden):
-                M = self.theta[row : row + J * size].reshape(J, size, -1)
-                row += J * size
-                for k in range(0, size, wide):
+        wide, J = self._layout.wide, self._layout.blocks
+        for U, W, b, U_T, W_T in self.places.tolist():
+            for M, n in (self.theta[U:W], U_T), (self.theta[W:b], W_T):
+                M = M.reshape(J, -1, M.shape[1])
+                for k in range(0, M.shape[1], wide):
                     part = M[:, k : k + wide].transpose(0, 2, 1)
                     part = part.reshape(-1, part.shape[2])
-                    self.panels[n, :, : part.shape[1]] = part
-                    n += 1
-            row += J
+                    self.panels[n + k // wide, :, : part.shape[1]] = part
         self.transposed = True
 
 

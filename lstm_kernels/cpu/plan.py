@@ -12,7 +12,7 @@ from ..kernels import native
 from ..schedules import Graph, Schedule, Task, cuts
 from ..simulate import Span, Timeline
 from . import scheduler, stages
-from .entries import Arguments, stage_entry
+from .entries import Arguments, address, stage_entry
 from .packing import aligned
 from .scheduler import CANCEL, LAST
 from .thread_pool import LINE, thread_pool
@@ -81,7 +81,7 @@ def train(shape, schedule, workers, descends):
 @cache
 def run_code():
     """The address of the scheduler."""
-    return native(scheduler.run, "")
+    return native(scheduler.run, "", scheduler.SIGNATURE)
 
 
 class Pass:
@@ -104,13 +104,15 @@ class Pass:
         first, words = shared or (0, aligned((self.words(stages),), np.int64))
         self._spans = np.zeros((self._items * timed, LINE), np.int64)
         split = len(self._tasks) * LINE
+        self._table = np.array(self._tasks, np.int64)
         self._plan = Arguments(
             scheduler.Plan(
                 arguments=arguments.address,
                 fp_mode=fp_mode,
                 first_worker=first,
                 steals=int(shared is None),
-                tasks=np.array(self._tasks, np.int64),
+                tasks=address(self._table),
+                last=len(self._tasks) - 1,
                 order=np.array([k for tasks in order for k in tasks], np.int64),
                 bounds=np.cumsum([0, *map(len, order)]),
                 claims=words[:split],

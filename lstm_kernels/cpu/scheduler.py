@@ -23,12 +23,13 @@ from typing import NamedTuple
 
 import numba
 import numpy as np
+from numba import types
 
 from ..kernels import part
 from .atomics import atomic_add, compare_and_swap, load_acquire
-from .entries import call_stage, loader
+from .entries import Reference, call_stage, integers
 from .fp_mode import exchange_fp_mode
-from .intrinsics import pause, sched_yield
+from .intrinsics import WORD, instruction, pause, sched_yield
 from .thread_pool import LINE, SPINS, clock
 
 # Words of `control`: is the pass cancelled?; the generation that ends the call, sooner
@@ -71,7 +72,8 @@ class Plan(NamedTuple):
     fp_mode: int  # that all compute in
     first_worker: int  # of this process, where the others are ranks
     steals: int  # do workers steal?
-    tasks: np.ndarray  # (N, fields of Task)
+    tasks: int  # the address of the Tasks, words in a row
+    last: int  # the last of them
     order: np.ndarray  # (N,): tasks, as each worker does them
     bounds: np.ndarray  # (workers + 1,): where those of each begin in it
     claims: np.ndarray  # (N LINE,): items of each task that are claimed
@@ -80,33 +82,32 @@ class Plan(NamedTuple):
     spans: np.ndarray  # (items, 8): when each ran; empty if that is not wanted
 
 
-_INTS = [np.zeros(shape, np.int64) for shape in ((0, 0), 0, 0, 0, 0, 0, (0, 0))]
-plan_at = loader(numba.typeof(Plan(0, 0, 0, 0, *_INTS)))
+_INTS = [np.zeros(shape, np.int64) for shape in (0, 0, 0, 0, 0, (0, 0))]
+_PLAN = Reference(numba.typeof(Plan(*range(6), *_INTS)))
+SIGNATURE = types.int64(*[types.int64] * 3, _PLAN)
+
+
+@instruction(integers(Task), types.int64, types.int64)
+def task_at(builder, tasks, k):
+    """Task k of those at an address, a Reference."""
+    size = 8 * len(Task._fields)
+    return builder.add(tasks, builder.mul(k, WORD(size)))
 
 
 @part
-def task_at(address, k):
-    t = plan_at(address).tasks[k]
-    return Task(
-        *(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10]),
-        *(t[11], t[12], t[13], t[14], t[15], t[16], t[17], t[18], t[19], t[20]),
-    )
-
-
-@part
-def ready_below(address, task, generation):
+def ready_below(plan, task, generation):
     """Are the steps done that a task reads from the row below its own?"""
-    need, counters = generation * task.below_size + task.need, plan_at(address).counters
+    need = generation * task.below_size + task.need
     for counter in range(task.below, task.below_end):
-        if load_acquire(counters, counter * LINE) < need:
+        if load_acquire(plan.counters, counter * LINE) < need:
             return False
     return True
 
 
 @part
-def can_begin(address, k, generation):
+def can_begin(plan, k, generation):
     """Are the next item's dependencies of task k met, or is nothing left to claim?"""
-    plan, task = plan_at(address), task_at(address, k)
+    task = task_at(plan.tasks, k)
     i = load_acquire(plan.claims, k * LINE) - generation * task.items
     blocks = task.high - task.low if task.shared else 1
     if i >= task.items or i % blocks > 0:
@@ -114,20 +115,20 @@ def can_begin(address, k, generation):
     before = generation * task.row_size + (task.start + i // blocks) * task.row_blocks
     if load_acquire(plan.counters, task.counter * LINE) < before:
         return False
-    return i > 0 or ready_below(address, task, generation)
+    return i > 0 or ready_below(plan, task, generation)
 
 
 @part
-def try_next(address, k, generation, number, p):
+def try_next(plan, k, generation, number, p):
     """Do the next items of task k, of one step, if they can be done: whether some were
     DONE, it WAITS, or there is NOTHING left.
     """
-    plan, task = plan_at(address), task_at(address, k)
+    task = task_at(plan.tasks, k)
     blocks, claimed = task.high - task.low, generation * task.items
     i = load_acquire(plan.claims, k * LINE) - claimed
     if i >= task.items:
         return NOTHING
-    if not can_begin(address, k, generation):
+    if not can_begin(plan, k, generation):
         return WAITS
     size = blocks if task.shared else 1
     step, done = i // size, 0
@@ -140,7 +141,7 @@ def try_next(address, k, generation, number, p):
         if task.shared:
             low = serpentine(start + step, i - step * size, low, high)
             start, stop, high = start + step, start + step + 1, low + 1
-        if run_item(address, task, k, i, number, p, start, stop, low, high):
+        if run_item(plan, task, k, i, number, p, start, stop, low, high):
             return WAITS  # it was cancelled
         done, i = done + 1, i + 1
     size = 1 if task.shared else (task.stop - task.start) * task.row_blocks
@@ -157,13 +158,12 @@ def serpentine(step, i, first, last):
 
 
 @part
-def run_item(address, task, k, i, number, p, start, stop, low, high):
+def run_item(plan, task, k, i, number, p, start, stop, low, high):
     """Call the stage; whether it was cancelled."""
-    plan = plan_at(address)
     timed = len(plan.spans) > 0
     begin = clock() if timed else 0
-    box = number, task.layer, task.start, task.stop, start, stop, low, high
-    if call_stage(task.stage, plan.arguments, *box, task.first, task.last):
+    item = number, task.layer, task.start, task.stop, start, stop, low, high
+    if call_stage(task.stage, plan.arguments, *item, task.first, task.last):
         return True
     if timed:
         span = plan.spans[task.span + i]
@@ -172,21 +172,20 @@ def run_item(address, task, k, i, number, p, start, stop, low, high):
 
 
 @part
-def steal(address, generation, number, p, first, last):
+def steal(plan, generation, number, p, first, last):
     """Do items of one of some tasks; whether there were some that could be done."""
     for k in range(first, last):
-        if try_next(address, k, generation, number, p) == DONE:
+        if try_next(plan, k, generation, number, p) == DONE:
             return True
     return False
 
 
 @part
-def all_done(address, generation):
+def all_done(plan, generation):
     """Is the last row done?"""
-    plan = plan_at(address)
-    last = task_at(address, len(plan.tasks) - 1)
+    last = task_at(plan.tasks, plan.last)
     for k in range(last.row_first, last.row_last):
-        task = task_at(address, k)
+        task = task_at(plan.tasks, k)
         done = load_acquire(plan.counters, task.counter * LINE)
         if done < (generation + 1) * task.row_size:
             return False
@@ -194,7 +193,7 @@ def all_done(address, generation):
 
 
 @part
-def wait(address, generation, number, p, k, at_end, waits):
+def wait(plan, generation, number, p, k, at_end, waits):
     """Wait a while for what task k needs, or for the end of the pass, or steal; the
     number of waits in a row, 0 after a theft.
 
@@ -202,20 +201,16 @@ def wait(address, generation, number, p, k, at_end, waits):
     that takes another's block or layer finds none of its weights in the cache.
     """
     for _ in range(POLLS):
-        if (
-            all_done(address, generation)
-            if at_end
-            else can_begin(address, k, generation)
-        ):
+        if all_done(plan, generation) if at_end else can_begin(plan, k, generation):
             return waits
         pause()
-    task, steals = task_at(address, k), plan_at(address).steals
+    task, steals = task_at(plan.tasks, k), plan.steals
     first, last = task.row_first, task.row_last
-    if steals and task.shared and steal(address, generation, number, p, first, last):
+    if steals and task.shared and steal(plan, generation, number, p, first, last):
         return 0
     late = waits * POLLS >= 2 * SPINS
     # What it waits for is among these
-    if steals and late and steal(address, generation, number, p, 0, last):
+    if steals and late and steal(plan, generation, number, p, 0, last):
         return 0
     if waits * POLLS >= SPINS:
         sched_yield()
@@ -223,51 +218,49 @@ def wait(address, generation, number, p, k, at_end, waits):
 
 
 @part
-def may_stop(address, generation, k):
+def may_stop(plan, generation, k):
     """Is the pass cancelled, and may workers stop? Once all is there for a row that
     changes parameters, somebody may have begun with it.
     """
-    if not load_acquire(plan_at(address).control, CANCEL):
+    if not load_acquire(plan.control, CANCEL):
         return False
-    task = task_at(address, k)
-    return not (task.changes and ready_below(address, task, generation))
+    task = task_at(plan.tasks, k)
+    return not (task.changes and ready_below(plan, task, generation))
 
 
 @part
-def run_pass(address, generation, number, p):
+def run_pass(plan, generation, number, p):
     """The tasks of worker p, and what others leave; whether all is done."""
-    plan = plan_at(address)
     for at in range(plan.bounds[p], plan.bounds[p + 1]):
         k, waits = plan.order[at], 0
         if load_acquire(plan.control, CANCEL):
             return False
         while True:
-            outcome = try_next(address, k, generation, number, p)
+            outcome = try_next(plan, k, generation, number, p)
             if outcome == NOTHING:
                 break
             if outcome == DONE:
                 waits = 0
-            elif may_stop(address, generation, k):
+            elif may_stop(plan, generation, k):
                 return False
             else:
-                waits = wait(address, generation, number, p, k, False, waits)
-    k, waits = len(plan.tasks) - 1, 0
-    while not all_done(address, generation):
-        if may_stop(address, generation, k):
+                waits = wait(plan, generation, number, p, k, False, waits)
+    k, waits = plan.last, 0
+    while not all_done(plan, generation):
+        if may_stop(plan, generation, k):
             return False
-        waits = wait(address, generation, number, p, k, True, waits)
+        waits = wait(plan, generation, number, p, k, True, waits)
     return True
 
 
-def run(p, first, last, address):
+def run(p, first, last, plan):
     """Passes first, ..., last-1 as worker p, or up to the one that ends the call; the
     next generation. Every worker computes in the same floating-point mode, whatever its
     thread has otherwise: else bits would tell who did what.
     """
-    plan = plan_at(address)
     before, generation = exchange_fp_mode(plan.fp_mode), first
     while generation < min(last, load_acquire(plan.control, LAST)):
-        if not run_pass(address, generation, generation - first, plan.first_worker + p):
+        if not run_pass(plan, generation, generation - first, plan.first_worker + p):
             break  # it was cancelled
         generation += 1
     exchange_fp_mode(before)

@@ -1,16 +1,16 @@
 """The stages of a pass on arrays (`net.py`): what a task does for its box of steps,
 unit blocks and samples, as calls of micro-kernels.
 
-A stage does a work item: of pass `number` of a call, steps start, ..., stop-1 of layer
-l, unit blocks low, ..., high-1 (in a backward pass wide ones) and samples first, ...,
-last-1. Steps are in the order of the pass; task_begin and task_end are those of the
-item's task. It returns whether the pass was cancelled.
+A stage is given a Net and does a work item (`entries.Item`): of pass `number` of a
+call, steps start, ..., stop-1 of a layer, unit blocks low, ..., high-1 (in a backward
+pass wide ones) and samples first, ..., last-1. Steps are in the order of the pass. It
+returns whether the pass was cancelled.
 
 l is a layer, t a step, n a row (t, sample), j a unit block, w a wide one, k a unit;
 `width` are the numbers of a row of gates.
 """
 
-from ..kernels import inlined, part
+from ..kernels import part
 from .atomics import atomic_exchange, load_acquire
 from .intrinsics import view
 from .micro_kernels import (
@@ -22,6 +22,7 @@ from .micro_kernels import (
     times_transpose,
     transpose,
 )
+from .net import B_ROW, U_PANEL, U_ROW, W_PANEL, W_ROW
 from .scheduler import CANCEL, LAST, serpentine
 
 GRAIN = 64  # rows of a weight gradient at once, in L1
@@ -29,39 +30,19 @@ ROWS = 96  # rows of dx, and of dy from the layer above, at once
 FEW = 4  # inputs up to which dx is a dot product for each
 
 
-@part
-def layer_rows(x, H, J, l):
-    """Of a layer its first rows of U, W and b in theta, and its inputs."""
-    D, U = x.shape[1], 0
-    if l > 0:
-        U, D = J * (D + H + 1) + (l - 1) * J * (2 * H + 1), H
-    return U, U + J * D, U + J * (D + H), D
-
-
-@part
-def layer_panels(x, H, wide, l):
-    """Of a layer its first panel of U^T, and that of W^T."""
-    D_wide, H_wide = -(-x.shape[1] // wide), -(-H // wide)
-    if l == 0:
-        return 0, D_wide
-    first = D_wide + H_wide + (l - 1) * 2 * H_wide
-    return first, first + H_wide
-
-
-@inlined
-def forward_stage(
-    net, number, l, task_begin, task_end, start, stop, low, high, first, last
-):
+def forward_stage(net, item):
     """Each step from slot t to slot t + 1 of h and c."""
-    B, H, J, units, width = net.B, net.H, net.J, net.units, net.theta.shape[1]
-    size, (U_row, W_row, b_row, D) = last - first, layer_rows(net.x, H, J, l)
+    B, H, units, width = net.B, net.H, net.units, net.theta.shape[1]
+    l, low, high = item.layer, item.low, item.high
+    first, last = item.first, item.last
     x = net.x if l == 0 else view(net.h, (l - 1, B, 0), (net.T * B, H))
+    size, D, code = last - first, x.shape[1], net.kernels.forward
     ahead = net.input_steps > 1  # are inputs of some steps multiplied at once?
-    for t in range(start, stop):
+    for t in range(item.start, item.stop):
         if load_acquire(net.control, CANCEL):
             return 1
-        offset = (t - task_begin) % net.input_steps  # of the step among those
-        until = min(t + net.input_steps, task_end)
+        offset = (t - item.task_start) % net.input_steps  # of the step among those
+        until = min(t + net.input_steps, item.task_stop)
         n, m = t * B + first, (t if net.keeps_gates else offset) * B + first
         # Without an initial state the first step has no product with W.
         D_t, H_t = 0 if ahead else D, H if t > 0 or net.starts else 0
@@ -69,9 +50,9 @@ def forward_stage(
         for i in range(high - low):
             j = serpentine(t, i, low, high)
             k = j * units
-            U = view(net.theta, (U_row + j * D, 0), (D, width))
-            W = view(net.theta, (W_row + j * H, 0), (H, width))
-            b = view(net.theta, (b_row + j, 0), (1, width))
+            U = view(net.theta, (net.places[l, U_ROW] + j * D, 0), (D, width))
+            W = view(net.theta, (net.places[l, W_ROW] + j * H, 0), (H, width))
+            b = view(net.theta, (net.places[l, B_ROW] + j, 0), (1, width))
             a_t = view(net.a, (l, j, m, 0), (size, width))
             if ahead and offset == 0:
                 a = view(net.a, (l, j, m - first, 0), ((until - t) * B, width))
@@ -80,9 +61,7 @@ def forward_stage(
             c_t = view(net.c, (l, n, k), (size, units))
             c_new = view(net.c, (l, n + B, k), (size, units))
             h_new = view(net.h, (l, n + B, k), (size, units))
-            forward(
-                net.kernels.forward, initial, x_t, U, h_t, W, a_t, c_t, c_new, h_new
-            )
+            forward(code, initial, x_t, U, h_t, W, a_t, c_t, c_new, h_new)
     return 0
 
 
@@ -97,22 +76,20 @@ def input_products(code, x, U, b, a, t, until, B, first, last):
         inputs(code, x_t, U, b, view(a, (s * B + first, 0), (size, a.shape[1])))
 
 
-@inlined
-def backward_stage(
-    net, number, l, task_begin, task_end, start, stop, low, high, first, last
-):
+def backward_stage(net, item):
     """Each step back through time: reads da of step t + 1, writes da of step t and dc.
     Blocks are wide ones.
     """
+    l, low, high = item.layer, item.low, item.high
+    first, last = item.first, item.last
     T, B, wide, size = net.T, net.B, net.wide, last - first
     J, width, panel_rows = net.J, net.theta.shape[1], net.panels.shape[1]
-    _, W_T = layer_panels(net.x, net.H, wide, l)
-    for s in range(start, stop):
+    for s in range(item.start, item.stop):
         if load_acquire(net.control, CANCEL):
             return 1
         t, is_last = T - 1 - s, s == 0  # no step comes after the last
-        at_once = (s - task_begin) % net.back_steps == 0 and l < len(net.h) - 1
-        t_first = max(T - task_end, t + 1 - net.back_steps)
+        at_once = (s - item.task_start) % net.back_steps == 0 and l < len(net.h) - 1
+        t_first = max(T - item.task_stop, t + 1 - net.back_steps)
         n = t * B + first
         if is_last:
             da_next = view(net.da, (l, 0, n, 0), (0, size, width))
@@ -132,7 +109,9 @@ def backward_stage(
                 net.kernels.backward,
                 view(net.dy, (l, n, k), (size, wide)),
                 da_next,
-                view(net.panels, (W_T + w, 0, 0), (panel_rows, wide)),
+                view(
+                    net.panels, (net.places[l, W_PANEL] + w, 0, 0), (panel_rows, wide)
+                ),
                 view(net.a, (l, j, n, 0), (wide // net.units, size, width)),
                 view(net.da, (l, j, n, 0), (wide // net.units, size, width)),
                 view(net.dc, (l, first, k), (size, wide)),
@@ -142,14 +121,13 @@ def backward_stage(
     return 0
 
 
-@inlined
+@part
 def from_above(net, l, w, initial, t_first, t_end, first, last):
     """dy of steps t_first, ..., t_end-1, of wide unit block w: initial + da_above
     U^T.
     """
     B, J, wide = net.B, net.J, net.wide
     width, panel_rows = net.theta.shape[1], net.panels.shape[1]
-    U_T, _ = layer_panels(net.x, net.H, wide, l + 1)
     count, size = t_end - t_first, last - first
     if size == B:  # of all samples they are one run of rows
         count, size = min(count, 1), count * B
@@ -159,36 +137,32 @@ def from_above(net, l, w, initial, t_first, t_end, first, last):
             net.kernels.times_transpose_U,
             initial,
             view(net.da, (l + 1, 0, n, 0), (J, size, width)),
-            view(net.panels, (U_T + w, 0, 0), (panel_rows, wide)),
+            view(
+                net.panels, (net.places[l + 1, U_PANEL] + w, 0, 0), (panel_rows, wide)
+            ),
             view(net.dy, (l, n, w * wide), (size, wide)),
         )
 
 
-@inlined
-def weights_stage(
-    net, number, l, task_begin, task_end, start, stop, low, high, first, last
-):
+def weights_stage(net, item):
     """Gradients of the parameters, in parts: a unit block of a layer each, then those
     of the output layer and the loss (`plan.py`).
     """
-    for i in range(low, high):
+    for i in range(item.low, item.high):
         if i < len(net.h) * net.J:
             weight_gradient(net, i // net.J, i % net.J)
         elif net.has_loss:
-            note_loss(net, number)
+            note_loss(net, item.number)
     return 0
 
 
-@inlined
-def inputs_stage(
-    net, number, l, task_begin, task_end, start, stop, low, high, first, last
-):
+def inputs_stage(net, item):
     """Gradients of x and of the initial states, in parts: some rows of x, then a layer
     each.
     """
     N = net.T * net.B
     of_inputs = (N + ROWS - 1) // ROWS
-    for i in range(low, high):
+    for i in range(item.low, item.high):
         if i >= of_inputs:
             if net.state_gradient:
                 state_gradient(net, i - of_inputs)
@@ -197,7 +171,7 @@ def inputs_stage(
     return 0
 
 
-@inlined
+@part
 def note_loss(net, number):
     """The output layer's gradients, and the loss. One that is not finite ends the
     call.
@@ -210,16 +184,14 @@ def note_loss(net, number):
         atomic_exchange(net.control, LAST, done)
 
 
-@inlined
+@part
 def input_gradient(net, n, end):
     """dx of rows n, ..., end-1."""
     J, D, wide, width = net.J, net.x.shape[1], net.wide, net.theta.shape[1]
     da = view(net.da, (0, 0, n, 0), (J, end - n, width))
     if D <= FEW:
-        dx, U = (
-            view(net.dx, (n, 0), (end - n, D)),
-            view(net.theta, (0, 0), (J * D, width)),
-        )
+        dx = view(net.dx, (n, 0), (end - n, D))
+        U = view(net.theta, (0, 0), (J * D, width))
         small_input_gradient(net.kernels.small_input_gradient, da, U, dx)
         return
     zeros = view(net.zeros, (0, 0), (1, wide))
@@ -229,38 +201,36 @@ def input_gradient(net, n, end):
         times_transpose(net.kernels.times_transpose_U, zeros, da, U_T, dx)
 
 
-@inlined
+@part
 def state_gradient(net, l):
     """The gradient of the initial h, through step 0; and past it, where a cell has no
     c: what it hands over then is h.
     """
     B, wide, rows = net.B, net.wide, net.panels.shape[1]
     da = view(net.da, (l, 0, 0, 0), (net.J, B, net.theta.shape[1]))
-    _, panel = layer_panels(net.x, net.H, wide, l)
     for w in range(net.dh0.shape[2] // wide):
         initial = view(net.zeros, (0, 0), (1, wide))
         if not net.has_c:
             initial = view(net.dc, (l, 0, w * wide), (B, wide))
-        W_T = view(net.panels, (panel + w, 0, 0), (rows, wide))
+        W_T = view(net.panels, (net.places[l, W_PANEL] + w, 0, 0), (rows, wide))
         dh0 = view(net.dh0, (l, 0, w * wide), (B, wide))
         times_transpose(net.kernels.times_transpose_W, initial, da, W_T, dh0)
 
 
-@inlined
+@part
 def weight_gradient(net, l, j):
     """gradient += scale times that of unit block j: of parameters that descend; else
     from zero, and then as plain matrices.
     """
     B, H, N, width = net.B, net.H, net.T * net.B, net.theta.shape[1]
-    U_row, W_row, b_row, D = layer_rows(net.x, H, net.J, l)
-    gU = view(net.gradient, (U_row + j * D, 0), (D, width))
-    gW = view(net.gradient, (W_row + j * H, 0), (H, width))
-    gb = view(net.gradient, (b_row + j, 0), (1, width))
-    if not net.descends:
-        clear(gU)
-        clear(gW)
-        clear(gb)
     x = net.x if l == 0 else view(net.h, (l - 1, B, 0), (N, H))
+    D = x.shape[1]
+    gU = view(net.gradient, (net.places[l, U_ROW] + j * D, 0), (D, width))
+    gW = view(net.gradient, (net.places[l, W_ROW] + j * H, 0), (H, width))
+    gb = view(net.gradient, (net.places[l, B_ROW] + j, 0), (1, width))
+    if not net.descends:
+        for packed in (gU, gW, gb):
+            clear(packed)
     scale, codes = net.scale[0], net.kernels
     for n in range(0, N, GRAIN):
         count = min(GRAIN, N - n)
@@ -273,9 +243,8 @@ def weight_gradient(net, l, j):
         da = view(net.da, (l, j, n, 0), (count, width))
         gradient(codes.gradient_W, view(net.h, (l, n, 0), (count, H)), da, gW, scale)
     if net.descends:
-        U_T, W_T = layer_panels(net.x, H, net.wide, l)
-        transpose_block(net.kernels.transpose, net.lanes, gU, net.panels, U_T, j)
-        transpose_block(net.kernels.transpose, net.lanes, gW, net.panels, W_T, j)
+        transpose_block(net, gU, net.places[l, U_PANEL], j)
+        transpose_block(net, gW, net.places[l, W_PANEL], j)
     else:
         count = net.plain_first.shape[1]
         for m in range(count):  # U, W and b, or PyTorch's two biases, of U and of W
@@ -313,29 +282,26 @@ def unpack(packed, fed, matrix, plain, begin, j, H, transposed):
 
 
 @part
-def transpose_block(code, lanes, M, panels, first, j):
+def transpose_block(net, M, first, j):
     """Rows of unit block j of packed weights (rows, K units), to the columns of panels
     `first`, ...: in squares, then what is left of the rows.
     """
-    (rows, n), wide = M.shape, panels.shape[2]
+    (rows, n), lanes, panels, wide = M.shape, net.lanes, net.panels, net.wide
     squares = rows - rows % lanes
     for r in range(0, squares, lanes):
         out = view(panels, (first + r // wide, j * n, r % wide), (n, lanes))
-        transpose(code, view(M, (r, 0), (lanes, n)), out)
+        transpose(net.kernels.transpose, view(M, (r, 0), (lanes, n)), out)
     for r in range(squares, rows):
         for k in range(n):
             panels[first + r // wide, j * n + k, r % wide] = M[r, k]
 
 
-@inlined
-def examples_stage(
-    net, number, l, task_begin, task_end, start, stop, low, high, first, last
-):
+def examples_stage(net, item):
     """Examples of the data set into a mini-batch."""
-    B, batch = net.B, number * net.B
+    B, batch = net.B, item.number * net.B
     if len(net.order) == 0:
         return 0  # they are there
-    for s in range(first, last):
+    for s in range(item.first, item.last):
         example = net.order[batch + s]
         for t in range(net.T):
             for d in range(net.x.shape[1]):
@@ -345,17 +311,14 @@ def examples_stage(
     return 0
 
 
-@inlined
-def output_stage(
-    net, number, l, task_begin, task_end, start, stop, low, high, first, last
-):
+def output_stage(net, item):
     """error = y V + b_out - target, and what the backward pass begins with: dy of the
     last step and dc.
     """
     top, H, (B, O) = len(net.h) - 1, net.H, net.error.shape
     n, m = net.T * B, (net.T - 1) * B  # rows of the last y and its gradient
     scale = net.scale.dtype.type(2) / net.scale.dtype.type(B * O)
-    for s in range(first, last):
+    for s in range(item.first, item.last):
         for k in range(net.dy.shape[2]):
             net.dy[top, m + s, k] = 0
             for layer in range(top + 1):
@@ -370,7 +333,7 @@ def output_stage(
     return 0
 
 
-@inlined
+@part
 def output_gradient(net):
     """gV, gb_out += scale times their gradients; the mean squared error."""
     top, n, H, (B, O) = len(net.h) - 1, net.T * net.B, net.H, net.error.shape

@@ -66,9 +66,7 @@ class Workspace:
         layout, weights, (L, T, B, J, _) = self._layout, self._weights, self.shape
         D, H, P, dtype = weights.inputs[0], layout.hidden, layout.padded, layout.dtype
         O = 0 if weights.V is None else len(weights.b_out)
-        gradients, descends = (
-            self.purpose == name for name in ("gradients", "descent")
-        )
+        gradients, descends = (self.purpose == p for p in ("gradients", "descent"))
         training = gradients or descends
         input_steps = max(1, min(T, INPUT_ROWS // B))
 
@@ -77,9 +75,8 @@ class Workspace:
 
         h, of_weights = zeros(L, (T + 1) * B, P), weights.theta.shape
         has_c = len(layout.cell.state) == 2
-        a = zeros(
-            L, P // layout.units, (T if training else input_steps) * B, layout.row
-        )
+        kept = T if training else input_steps
+        a = zeros(L, P // layout.units, kept * B, layout.row)
         V, b_out = zeros(H, O), zeros(O)
         if O:
             V, b_out = weights.V, weights.b_out
@@ -108,6 +105,7 @@ class Workspace:
             x=np.zeros((T * B, D), dtype),  # of an epoch; else the caller's
             theta=weights.theta,
             panels=weights.panels,
+            places=weights.places,
             h=h,
             c=zeros(*h.shape) if has_c else h,
             a=a,

@@ -4,8 +4,6 @@ Of a layer PyTorch has weight_ih (G H, D), weight_hh (G H, H) and two biases (G 
 with the gates in our order.
 """
 
-from itertools import pairwise
-
 import numpy as np
 
 from ..cpu.packing import Weights
@@ -65,16 +63,16 @@ class TorchWeights(Weights):
     def __init__(self, layout, params):
         super().__init__(layout, params)
         self.transposed, self._layers, self._known = True, [], None
-        H, J, row, panel = layout.hidden, layout.blocks, 0, 0
-        for D in self.inputs:
-            rows = row + J * np.cumsum([0, D, H, 1])
-            counts = panel + np.cumsum([0, layout.pad(D), layout.padded]) // layout.wide
-            U, W, b = (self.theta[m:n] for m, n in pairwise(rows))
-            U_T, W_T = (self.panels[m:n] for m, n in pairwise(counts))
-            U = Matrix(layout, layout.gates["U"], U, U_T)
-            W = Matrix(layout, layout.gates["W"], W, W_T)
-            self._layers.append((U, W, Bias(layout, b)))
-            row, panel = rows[-1], counts[-1]
+        panels, panels_of_W = self.panels, layout.padded // layout.wide
+        for U, W, b, U_T, W_T in self.places.tolist():
+            of_U = self.theta[U:W], panels[U_T:W_T]
+            of_W = self.theta[W:b], panels[W_T : W_T + panels_of_W]
+            U, W = (
+                Matrix(layout, layout.gates[name], *of)
+                for name, of in (("U", of_U), ("W", of_W))
+            )
+            bias = Bias(layout, self.theta[b : b + layout.blocks])
+            self._layers.append((U, W, bias))
 
     @staticmethod
     def plain_shapes(layer):

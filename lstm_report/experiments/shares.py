@@ -2,12 +2,14 @@
 for page 07.
 """
 
-from lstm_kernels.cpu.entries import loader
+from numba import types
+
+from lstm_kernels.cpu.entries import Item, Reference
 from lstm_kernels.cpu.stages import forward_stage
 from lstm_kernels.kernels import native, part
 from lstm_kernels.versions import network
 
-load = None  # a Net from its address, which `compiled` fills in
+forward_item = part(forward_stage)
 
 
 def prepared(params, x):
@@ -16,10 +18,11 @@ def prepared(params, x):
 
 
 def compiled(kernel, way):
-    """The address of a kernel of integers, which loads the Net of a Pass."""
+    """The address of a kernel of integers and the Net of a Pass, which comes last."""
     arguments = way.workspace.arguments
-    names = {"load": loader(arguments.type)}
-    return native(kernel, arguments.values.theta.dtype.name, names=names)
+    integers = [types.int64] * (kernel.__code__.co_argcount - 1)
+    signature = types.int64(*integers, Reference(arguments.type))
+    return native(kernel, arguments.values.theta.dtype.name, signature)
 
 
 @part
@@ -32,10 +35,10 @@ def blocks_of(net, share, shares):
 def share_of_step(net, t, share, shares):
     """Step t of one share of the unit blocks, for every sample."""
     low, high = blocks_of(net, share, shares)
-    forward_stage(net, 0, 0, 0, net.T, t, t + 1, low, high, 0, net.B)
+    forward_item(net, Item(0, 0, 0, net.T, t, t + 1, low, high, 0, net.B))
 
 
-def one_step(share, t, shares, arguments):
+def one_step(share, t, shares, net):
     """Step t of a share: what each thread of an OpenMP region runs."""
-    share_of_step(load(arguments), t, share, shares)
+    share_of_step(net, t, share, shares)
     return 0

@@ -51,7 +51,7 @@ class _Help:
         with suppress(Exception):  # whatever damaged bytes are read as
             code = super().load_overload(*what)
         if code is None and is_watched():
-            message = "compiling for this machine, this once: kept in {}"
+            message = "compiling for this machine, the first time only: kept in {}"
             note("compiling", message.format(self.cache_path))
         return code
 

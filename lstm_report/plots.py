@@ -293,18 +293,25 @@ def gantt(
     scale = 1.0 if measured is None else 1e3
     for ax, (title, lines) in zip(axes.flat, drawn.items(), strict=True):
         for row, line in enumerate(lines):
+            widths = [span.stop - span.start for span in line.spans]
+            # So that tasks as wide, within what times vary, all have a text, or none
+            typical = 0.0 if measured is None else np.median(widths)
             for span in line.spans:
                 colour, text = charts[title][1](line.schedule.tasks[span.task])
                 place, width = len(lines) * span.worker + row, span.stop - span.start
                 style = {"color": colour, "edgecolor": "white", "linewidth": 0.4}
                 style |= {"left": scale * span.start, "height": 0.8}
                 bar = ax.barh(place, scale * width, **style)
-                if width > 0.02 * len(str(text)) * longest:  # else it would not fit
+                fits = typical if 0.8 * typical < width < 1.25 * typical else width
+                if fits > 0.02 * len(str(text)) * longest:
                     ink = "white" if np.mean(to_rgb(colour)) < 0.5 else "black"
                     ax.bar_label(bar, [text], label_type="center", color=ink)
         line = lines[0]
         lanes = [f"{lane} {p}" for p in range(line.schedule.workers)]
-        named_rows(ax, [name for p in lanes for name in (p, "measured")[: len(lines)]])
+        if lines[1:]:
+            pairs = ((f"{name}, predicted", "measured") for name in lanes)
+            lanes = [name for pair in pairs for name in pair]
+        named_rows(ax, lanes)
         took = f"{line.makespan:.3g} steps, idle {100 * line.idle:.3g} %"
         if measured is not None:
             names = zip(("predicted", "measured"), lines, strict=False)

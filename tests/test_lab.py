@@ -80,6 +80,8 @@ RIGHT = {
         [("layer % 2", "1 - layer % 2")],
         [("layer % 2", "layer * 2 // graph.layers")],
         [(LOOP, LOOP + "        half = graph.steps // 2\n")],
+        [("layer % 2", "layer % 2 == 1")],
+        [("layer % 2", "__import__('numpy').int32(layer % 2)")],
     ],
     "wave": [
         [],
@@ -131,16 +133,16 @@ PLANTED = {
         ),
         ("return tasks", "return []", r"`schedule: cell \(0, 0\).*no task at all"),
         ("range(graph.layers)", "range(1, graph.layers)", "Hint: layers count from 0"),
-        ("range(graph.layers)", "range(graph.layers - 1)", "last layer is missing"),
+        ("range(graph.layers)", "range(graph.layers - 1)", "no task of layer 3; range"),
         ("range(graph.layers)", "range(graph.layers + 1)", "to graph.layers - 1"),
         ("range(graph.layers)", "range(graph.layers)[::-1]", "lower layers first"),
         ("range(graph.layers)", "graph.layers", "TypeError: `'int' object is not"),
         ("layer, 0,", "layer, 1,", r"cell \(0, 0\) is computed never.*steps count"),
         ("graph.steps)", "graph.steps - 1)", r"cell \(0, 99\).*one past the last"),
-        ("graph.steps)", "graph.steps + 1)", "inside the graph`.*may be shorter: min"),
+        ("graph.steps)", "graph.steps + 1)", "inside the graph`.*stop is at most"),
         ("0, graph.steps)", "graph.steps, 0)", "start is less than its stop"),
-        ("graph.steps)", "graph.steps, 1)", "is on worker 1. Hint: workers count from"),
-        ("graph.steps)", "graph.steps / 1)", "integers.*`//` divides without a rest"),
+        ("graph.steps)", "graph.steps, 1)", "on worker 1, want 0 to 0. Hint: workers"),
+        ("graph.steps)", "graph.steps / 1)", "stop of task 0 is `100.0`.*`//` divides"),
         ("graph.steps)", "graph.steps, 0, (0, 1))", "blocks or samples, want whole"),
         (
             f"{LOOP}        {APPEND}",
@@ -153,8 +155,20 @@ PLANTED = {
         (
             "layer % 2",
             "1 + layer % 2",
-            "is on worker 2. Hint: workers count from 0, to 1",
+            "is on worker 2, want 0 to 1. Hint: workers count from 0",
         ),
+        (
+            "layer % 2",
+            "layer // 2",
+            "5, steps 7, workers 2: a task is on worker 2, .*for any number of",
+        ),
+        ("layer % 2", "[0, 0, 1, 1][layer]", "also called with other numbers of lay"),
+        ("layer % 2", "None", "worker of task 0 is `None`, want an integer"),
+        ("layer % 2", "layer / 9", "worker of task 0 is `0.0`.*Hint: a task has integ"),
+        ("return tasks", "return tasks + tasks", "in the list more than once"),
+        ("graph.layers)", "4)", r"5, .*\(4, 0\).*no task of layer 4; range"),
+        ("return tasks", "    return tasks", "layer 0 alone is there; is `return` in"),
+        ("return tasks", "while True: pass", "has not ended after 2000000 instr"),
         ("layer % 2", "layer - layer", "one worker has every task, want 2. Hint: give"),
         (
             "layer % 2",
@@ -169,13 +183,13 @@ PLANTED = {
         (
             "    return tasks\n\n\nlab.grade",
             HALVES,
-            "twice.*every worker has every cell",
+            "twice.*a task is in the list more than once",
         ),
         (
             f"\n    {LOOP}        tasks.append(Task(layer, 0, graph.steps, worker=layer % 2))\n"
             "    return tasks\n\n\nlab.grade",
             HALVES,
-            r"5, steps 7, workers 2: .*\(4, 0\) is.*an odd number of layers has no",
+            r"5, steps 7, workers 2: .*\(4, 0\) is.*and an odd number has no half",
         ),
         (
             "return tasks",
@@ -215,7 +229,11 @@ PLANTED = {
             "range(0, graph.steps // chunk * chunk, chunk)",
             r"cell \(0, 96\) is computed never.*the last chunk is missing",
         ),
-        (NESTED, BY_TURNS, "reaches 64.9 % of the bound, .*each a layer to its end"),
+        (
+            NESTED,
+            BY_TURNS,
+            "reaches 64.9 % of the bound, .*each of which finishes a layer",
+        ),
         (
             "range(0, graph.steps, chunk)",
             "range(0, graph.steps, chunk)[::-1]",
@@ -327,7 +345,7 @@ def test_a_schedule_is_compared_with_its_bound_in_words():
     has(["On 4 workers", "not measured: this process has fewer cores"], away.told(4))
     assert away.gain == 1.5
     assert ROW.most == 3
-    assert list(away.cells().values()) == ["50 %", "not measured", ""]
+    assert list(away.cells(2).values()) == ["50 %", "not measured", ""]
     assert "was not measured: this process has one core" in timelines.told(COSTS, 1)
     has(["step of a layer takes 10 µs", "begins 2 µs after"], timelines.told(COSTS, 2))
 

@@ -269,12 +269,12 @@ def test_an_epoch_ends_at_a_loss_that_is_not_finite():
 
 
 FAULTS = {  # a line of the stages, and what is wrong with it
-    "view(net.h, (l, n + B, k), (size, units))": "view(net.h, (l, n + B, k + 1), (size, units))",
+    "view(h, (l, n + B, k), (size, units))": "view(h, (l, n + B, k + 1), (size, units))",
     "n, m = t * B + first, (t if": "n, m = t * B + first + 1, (t if",
     "min(i * ROWS + ROWS, N)": "i * ROWS + ROWS",
-    "net.da, (l, 0, n + B, 0)": "net.da, (l, 0, n, 0)",
-    "net.places[l + 1, U_PANEL]": "net.places[l + 1, W_PANEL]",
-    "gW, net.places[l, W_PANEL], j": "gW, net.places[l, U_PANEL], j",
+    "view(da, (l, 0, n + B, 0)": "view(da, (l, 0, n, 0)",
+    "net.offsets[l + 1, U_PANEL]": "net.offsets[l + 1, W_PANEL]",
+    "gW, net.offsets[l, W_PANEL], j": "gW, net.offsets[l, U_PANEL], j",
     "view(net.dy, (l, n, w * wide), (size, wide))": "view(net.dy, (l, 0, w * wide), (size, wide))",
 }
 

@@ -82,9 +82,8 @@ def first_cell(made):
 def files(folder):
     """The content of each file below a folder, but for caches."""
     paths = {path.relative_to(folder): path for path in folder.rglob("*")}
-    kept = {
-        n: p for n, p in paths.items() if p.is_file() and "__pycache__" not in n.parts
-    }
+    other = "__pycache__", "unpacked"  # the second marks a folder of the first cell's
+    kept = {n: p for n, p in paths.items() if p.is_file() and not {*other} & {*n.parts}}
     return {name: path.read_bytes() for name, path in kept.items()}
 
 
@@ -127,7 +126,7 @@ def test_a_cache_that_cannot_be_used_is_no_obstacle(first_cell, tmp_path):
 
 
 def test_the_first_cell_skips_itself_where_the_package_is(first_cell, tmp_path):
-    other = re.sub(r'(VERSION, SHA256 =) "[^"]+"', r'\1 "9.8"', first_cell)
+    other = re.sub(r'(VERSION, SHA256, MARK =) "[^"]+"', r'\1 "9.8"', first_cell)
     for source, differs in ((first_cell, False), (other, True)):
         done = run_cell(source, tmp_path, PYTHONPATH=str(ROOT))
         assert place_of(done) == ROOT
@@ -135,9 +134,28 @@ def test_the_first_cell_skips_itself_where_the_package_is(first_cell, tmp_path):
     assert not (tmp_path / ".cache").exists()
 
 
+def test_another_notebook_brings_what_it_needs(tmp_path):
+    """In the same kernel, in a process that inherits its PYTHONPATH, or in a folder
+    where something else has the packages' names.
+    """
+    cells = {path: rules.read(ROOT / "colab" / path.name).cells[1] for path in COLAB}
+    lesson, lab, gpu, page = (cell.source for cell in cells.values())
+    needs = "import importlib.util as u; assert u.find_spec('lstm_report.{}')\n"
+    (tmp_path / "lstm_report").mkdir()
+    (tmp_path / "lstm_kernels").mkdir()
+    source = "\n".join([gpu, page, needs.format("cards"), lab])
+    first = run_cell(source + "\n" + needs.format("lesson.lab"), tmp_path, "-S")
+    there = place_of(first)
+    after = {"PYTHONPATH": str(there)}
+    assert place_of(run_cell(lesson, tmp_path, "-S", **after)) != there
+    again = run_cell(f"{lab}\n{lab}", tmp_path, "-S", **after)
+    assert place_of(again) == there
+    assert again.stdout.count("can be imported here already") == 2
+
+
 DAMAGED = "ValueError: this cell was cut or changed: take a fresh copy"
 OLD = "import sys; sys.hexversion = 0x30A0000\n"
-FLIPPED = r'(?<=.{99}).(?=\n""")', lambda letter: chr(ord(letter[0]) ^ 1)
+FLIPPED = r'(?<=.{99}).(?=.{99}\n""")', lambda letter: chr(ord(letter[0]) ^ 1)
 # What stands before the cell, what of its packed text becomes what, and the error.
 FAULTS = {
     "an old Python": (OLD, ("", ""), "this needs 3.11"),

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import gc
 import io
 import os
 import pickle
@@ -15,9 +16,12 @@ from test_documents import readmes_examples
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrizations, rnn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import lstm_kernels.torch as fused  # noqa: E402
 from lstm_kernels import notes  # noqa: E402
+from lstm_kernels.torch import weights  # noqa: E402
+from lstm_kernels.versions.numba_fused import MOST_WORKSPACES, Lease  # noqa: E402
 from lstm_report.measure import peers  # noqa: E402
 from lstm_report.measure.workloads import AIRLINE  # noqa: E402
 
@@ -276,6 +280,93 @@ def test_a_parametrization_and_frozen_weights():
     alike(theirs, ours, torch.randn(4, 3, 2))
 
 
+def test_a_state_alone_has_a_gradient():
+    """Of a module whose weights are frozen, on an input without one."""
+    found = []
+    for module in pair("LSTM", 2, 3):
+        module.requires_grad_(False)
+        hx = [torch.full((1, 3, 3), 0.5, requires_grad=True) for _ in "hc"]
+        module(torch.ones(4, 3, 2), tuple(hx))[0].sum().backward()
+        found.append({f"{k}": a.grad for k, a in enumerate(hx)})
+    same(*found[::-1])
+
+
+def test_weights_of_inference_mode_are_read_and_compared():
+    with torch.inference_mode():
+        theirs, ours = pair("LSTM", 2, 3)
+        x = torch.randn(4, 3, 2)
+        for _ in range(2):
+            torch.testing.assert_close(ours(x)[0], theirs(x)[0])
+            for module in (theirs, ours):
+                module.weight_hh_l0.mul_(2)
+
+
+def test_storages_can_be_resized_after_a_pass():
+    """As FSDP does."""
+    _, ours = pair("LSTM", 2, 3)
+    x, hx = torch.randn(4, 3, 2), (torch.zeros(1, 3, 3), torch.zeros(1, 3, 3))
+    ours(x, hx)[0].sum().backward()
+    for tensor in (x, *hx, *(p.data for p in ours.parameters())):
+        tensor.resize_(99)
+
+
+def test_a_checkpoint_keeps_no_arrays_of_a_pass():
+    theirs, ours = pair("LSTM", 2, 3)
+    x, grads = torch.randn(4, 3, 2, requires_grad=True), []
+    for module in (theirs, ours):
+        how = {"use_reentrant": False}
+        ys = [checkpoint(lambda x: module(x)[0], x, **how) for _ in range(9)]  # noqa: B023
+        live = [o for o in gc.get_objects() if type(o) is Lease and o.workspace]
+        assert not live
+        grads.append(torch.autograd.grad(sum(ys).sum(), [x, *module.parameters()]))
+    for got, want in zip(*grads, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_few_arrays_of_passes_are_kept():
+    _, ours = pair("LSTM", 2, 3)
+    graphs = [ours(torch.ones(4, 3, 2))[0].sum() for _ in range(20)]
+    for graph in graphs[:10]:
+        graph.backward()
+    del graph, graphs
+    (engine,) = ours._engines[1].values()
+    assert 1 <= len(engine._free) <= MOST_WORKSPACES
+
+
+def test_a_pass_that_was_interrupted_while_it_packed_packs_anew(monkeypatch):
+    theirs, ours = pair("LSTM", 2, 3)
+    x = torch.randn(4, 3, 2)
+    before = ours(x)[0]
+    with torch.no_grad():
+        for module in (theirs, ours):
+            module.weight_ih_l0.mul_(2)
+            module.bias_ih_l0.mul_(2)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(weights.Bias, "pack", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ours(x)
+    torch.testing.assert_close(ours(x)[0], theirs(x)[0])
+    assert not torch.equal(ours(x)[0], before)
+
+
+def test_passes_run_on_pytorchs_number_of_threads():
+    _, ours = pair("LSTM", 2, 40)
+    before = torch.get_num_threads()
+    try:
+        for count in (1, 2, 1):
+            torch.set_num_threads(count)
+            ours(torch.ones(4, 3, 2))
+            (engine,) = ours._engines[1].values()
+            most = min(count, engine.most_threads())
+            assert f"{most} thread" in repr(engine)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_inputs_of_any_strides_and_an_input_that_changes():
     theirs, ours = pair("LSTM", 2, 3)
     x = torch.randn(3, 4, 5).transpose(0, 1)[..., ::2][..., :2]
@@ -331,6 +422,24 @@ def test_dropout_is_between_layers_while_training():
     torch.testing.assert_close(y, below, atol=1e-5, rtol=1e-4)
 
 
+def test_dropout_is_between_two_directions_layers_too():
+    theirs, ours = pair("GRU", 2, 8, num_layers=2, bidirectional=True, dropout=0.5)
+    x = torch.randn(4, 3, 2)
+    ours.train()
+    torch.manual_seed(3)
+    first, second = ours(x)[0], ours(x)[0]
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(ours.eval()(x)[0], theirs.eval()(x)[0])
+
+
+def test_batched_gradients_are_refused():
+    _, ours = pair("LSTM", 2, 3)
+    x = torch.randn(4, 3, 2, requires_grad=True)
+    y, _ = ours(x)
+    with pytest.raises(RuntimeError, match=r"got batched gradients, .*restore"):
+        torch.autograd.grad(y, x, torch.ones(2, *y.shape), is_grads_batched=True)
+
+
 def test_second_derivatives_are_refused():
     _, ours = pair("LSTM", 2, 3)
     x = torch.randn(4, 3, 2, requires_grad=True)
@@ -382,6 +491,23 @@ def test_replace_changes_layers_in_place():
     assert fused.replace(nn.RNN(2, 3)).__class__ is fused.RNN
     with pytest.raises(TypeError, match=r"model: got str, want a torch\.nn\.Module"):
         fused.replace("model")
+
+
+def test_restore_gives_pytorchs_layers_back(capsys, monkeypatch):
+    model = nn.Sequential(nn.LSTM(2, 3), nn.Linear(3, 1))
+    weights_before = [*model.parameters()]
+    fused.replace(model)[0](torch.ones(4, 3, 2))
+    assert fused.restore(model) is model
+    assert type(model[0]) is nn.LSTM
+    assert all(a is b for a, b in zip(weights_before, model.parameters(), strict=True))
+    pickle.loads(pickle.dumps(model))[0](torch.ones(4, 3, 2))
+    with pytest.raises(TypeError, match=r"model: got int, want a torch\.nn\.Module"):
+        fused.restore(3)
+    monkeypatch.delenv("LSTM_KERNELS_QUIET", raising=False)
+    monkeypatch.setattr(notes, "_told", set())
+    monkeypatch.setattr(fused, "note", notes.note)
+    fused.replace(nn.Linear(1, 1))
+    assert "replace: no torch.nn.LSTM, GRU or RNN in Linear." in capsys.readouterr().err
 
 
 def test_a_training_run_is_pytorchs():
@@ -486,7 +612,7 @@ def test_a_module_works_in_a_data_loaders_workers(way):
 def falls(said, why, theirs, ours, *inputs):
     """The results of both modules, which are the same; a line says why."""
     found = [module(*inputs) for module in (ours, theirs)]
-    assert said == [f"{why}: torch.nn's own {type(ours).__name__}"]
+    assert said == [f"torch.nn.{type(ours).__name__} runs calls with {why}"]
     return found
 
 
@@ -523,7 +649,7 @@ def test_autocast_falls_back(said):
     # Not every processor has what PyTorch's own needs
     with torch.autocast("cpu", torch.bfloat16), contextlib.suppress(RuntimeError):
         ours(torch.randn(4, 3, 2))
-    assert said == ["autocast: torch.nn's own LSTM"]
+    assert said == ["torch.nn.LSTM runs calls with autocast"]
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -533,7 +659,7 @@ def test_what_is_traced_falls_back(said):
     x = torch.randn(4, 3, 2)
     traced = torch.jit.trace(ours, (x,), check_trace=False)
     torch.testing.assert_close(traced(x)[0], theirs(x)[0])
-    assert set(said) == {"what torch.jit or torch.func traces: torch.nn's own LSTM"}
+    assert set(said) == {"torch.nn.LSTM runs calls with torch.jit.trace or torch.func"}
     said.clear()
     weights = dict(ours.named_parameters())
 
@@ -542,7 +668,7 @@ def test_what_is_traced_falls_back(said):
 
     got, want = (torch.func.grad(loss)(weights, module) for module in (ours, theirs))
     same(got, want)
-    assert set(said) == {"what torch.jit or torch.func traces: torch.nn's own LSTM"}
+    assert set(said) == {"torch.nn.LSTM runs calls with torch.jit.trace or torch.func"}
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -554,7 +680,26 @@ def test_a_forward_mode_gradient_falls_back(said):
         x = forward_ad.make_dual(torch.randn(4, 3, 2), torch.ones(4, 3, 2))
         with contextlib.suppress(NotImplementedError):  # torch.nn's own may have none
             assert forward_ad.unpack_dual(ours(x)[0]).tangent is not None
-    assert said == ["a forward-mode gradient: torch.nn's own GRU"]
+    assert said == ["torch.nn.GRU runs calls with a forward-mode gradient"]
+
+
+def test_what_a_mode_of_dispatch_sees_falls_back():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    theirs, ours = pair("LSTM", 2, 3)
+    x, other = torch.randn(2, 4, 3, 2)
+    graph = make_fx(lambda x: ours(x)[0])(x)
+    torch.testing.assert_close(graph(other), theirs(other)[0])
+
+
+def test_a_subclass_of_tensors_falls_back(said):
+    class Own(torch.Tensor):
+        pass
+
+    theirs, ours = pair("LSTM", 2, 3)
+    x = torch.randn(4, 3, 2).as_subclass(Own)
+    got, want = falls(said, "a Own", theirs, ours, x)
+    assert type(got[0]) is type(want[0]) is Own
 
 
 def test_torch_compile_falls_back(said):
@@ -572,13 +717,24 @@ def test_torch_compile_falls_back(said):
         (torch.ones(4, 3, 2, 1), None),
         (torch.ones(0, 3, 2), None),
         (torch.ones(4, 3, 2), (torch.ones(1, 2, 3),) * 2),
+        (torch.ones(4, 3, 2), (torch.ones(1, 3, 3),)),
+        (torch.ones(4, 3, 2), 7),
         (torch.ones(4, 3, 2), (torch.ones(2, 3, 3), torch.ones(1, 3, 3))),
     ],
-    ids=["inputs", "dtype", "axes", "no steps", "samples", "layers"],
+    ids=[
+        "inputs",
+        "dtype",
+        "axes",
+        "no steps",
+        "samples",
+        "one part",
+        "no state",
+        "layers",
+    ],
 )
 def test_wrong_input_is_pytorchs_error(x, hx):
     theirs, ours = pair("LSTM", 2, 3)
-    with pytest.raises((RuntimeError, ValueError)) as want:
+    with pytest.raises((RuntimeError, ValueError, IndexError, TypeError)) as want:
         theirs(x, hx)
     with pytest.raises(want.type) as got:
         ours(x, hx)
@@ -600,7 +756,7 @@ def test_the_line_is_said_once(capsys, monkeypatch):
     _, ours = pair("RNN", 2, 3, nonlinearity="relu")
     for _ in range(3):
         ours(torch.ones(4, 3, 2))
-    line = "lstm_kernels: relu: torch.nn's own RNN.\n"
+    line = "lstm_kernels: torch.nn.RNN runs calls with relu.\n"
     assert capsys.readouterr().err == line
 
 

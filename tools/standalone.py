@@ -12,6 +12,7 @@ import ast
 import base64
 import bz2
 import json
+import re
 import sys
 import textwrap
 import tomllib
@@ -34,6 +35,7 @@ COLAB = {
 PACKAGES = "lstm_kernels", "lstm_report"
 # Where `measure.results` looks without a repository.
 RECORDED = Path("lstm_report", "recorded")
+PAGE = re.compile(r"\[(\d\d)\]\([^)]+\.ipynb[^)]*\)")  # a link to one
 MADE = '"id": "package"'  # in the text of what this makes
 CELL = Path(__file__).with_name("standalone_cell.py")
 
@@ -137,7 +139,8 @@ def standalone(path, recorded=None):
         if cell["cell_type"] == "code":
             cell |= {"outputs": [], "execution_count": None}
         else:  # links to files beside it lead nowhere
-            cell["source"] = rules.unlinked(text).splitlines(keepends=True)
+            text = rules.unlinked(PAGE.sub(r"page \1 of the report", text))
+            cell["source"] = text.splitlines(keepends=True)
     about = {"metadata": rules.FOLDED | {"tags": ["package"]}, "id": "package"}
     about |= {"cell_type": "code", "execution_count": None, "outputs": []}
     book["cells"].insert(1, about | {"source": source.splitlines(keepends=True)})
@@ -146,8 +149,8 @@ def standalone(path, recorded=None):
 
 
 def stale(out, notebooks):
-    """Name -> text, or None for what goes: of each notebook that is not in the folder
-    `out` as it has to be. notebooks: path -> what `standalone` takes. ValueError for a
+    """The notebooks of the folder `out` that are to be written, name -> text, or
+    removed, name -> None. notebooks: path -> what `standalone` takes. ValueError for a
     notebook there that this did not make.
     """
     texts = {path.name: standalone(path, known) for path, known in notebooks.items()}
@@ -166,11 +169,12 @@ def make(out, notebooks):
     changed = stale(out, notebooks)
     out.mkdir(parents=True, exist_ok=True)
     for name, text in changed.items():
-        part = out / f"{name}.part"
-        part.write_bytes((text or "").encode())
-        part.replace(out / name)
         if text is None:
             (out / name).unlink()
+            continue
+        part = out / f"{name}.part"
+        part.write_bytes(text.encode())
+        part.replace(out / name)
     return [*changed]
 
 

@@ -1,5 +1,6 @@
 # @title Run me first: lstm_kernels <VERSION> travels in this file
 # Nothing is downloaded or installed: the files go to a folder named by their hash.
+# Pages by number are those of the report Parallel LSTMs, which this file is from.
 import base64
 import bz2
 import hashlib
@@ -11,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-VERSION, SHA256 = "<VERSION>", "<SHA256>"
+VERSION, SHA256, MARK = "<VERSION>", "<SHA256>", "unpacked"
 PACKED = """
 <TEXT>
 """
@@ -51,7 +52,7 @@ def unpack():
         content = b""
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise ValueError("this cell was cut or changed: take a fresh copy of the file")
-    files = json.loads(content)
+    files = json.loads(content) | {MARK: SHA256}
     place = Path(os.path.expanduser("~/.cache"), "lstm_kernels", SHA256[:12])
     if not whole(place, files):
         try:
@@ -65,15 +66,21 @@ def unpack():
 
 if sys.hexversion < 0x30B0000:
     raise RuntimeError(f"Python {sys.version.split()[0]} is too old: this needs 3.11")
-if found := importlib.util.find_spec("lstm_report"):
-    import lstm_kernels
+found = importlib.util.find_spec("lstm_report")
+there = Path((found and found.origin) or "").parent  # a bare folder has no origin
+mark = there.parent / MARK  # of a notebook like this one
+same = mark.exists() and mark.read_text() == SHA256
+if there.name and (same or not mark.exists()):
+    print("lstm_report can be imported here already:", there)
+    if not same:
+        from lstm_kernels import __version__ as known
 
-    print("lstm_report can be imported here already:", os.path.dirname(found.origin))
-    if lstm_kernels.__version__ != VERSION:
-        print(
-            f"It is {lstm_kernels.__version__}; this notebook was made for {VERSION}."
-        )
+        if known != VERSION:
+            print(f"It is {known}; this notebook was made for {VERSION}.")
 else:
+    for name in [*sys.modules]:
+        if name.startswith(("lstm_kernels", "lstm_report")):
+            del sys.modules[name]
     sys.path.insert(0, unpack())
     others = os.environ.get("PYTHONPATH")  # what a notebook starts finds it too
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [sys.path[0], others]))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Columns of `places`: the first rows of U, W and b in theta, the first panels of U^T
+# Columns of `offsets`: the first rows of U, W and b in theta, the first panels of U^T
 # and W^T.
 U_ROW, W_ROW, B_ROW, U_PANEL, W_PANEL = range(5)
 
@@ -59,7 +59,7 @@ class Net(NamedTuple):
     x: np.ndarray  # (T B, D)
     theta: np.ndarray  # (R, K units)
     panels: np.ndarray  # (N, J K units, wide)
-    places: np.ndarray  # (L, 5): where each layer begins in theta and panels
+    offsets: np.ndarray  # (L, 5): where each layer begins in theta and panels
     h: np.ndarray  # (L, (T + 1) B, P)
     c: np.ndarray  # the same; h itself for a cell without c
     a: np.ndarray  # (L, P / units, A B, K units): gates

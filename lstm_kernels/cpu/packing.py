@@ -99,8 +99,8 @@ class Layout:
 
 class Weights:
     """The parameters of a network, packed. theta, panels: as above; V (H, O), b_out
-    (O,): the output layer. places (L, 5): of each layer the first rows of U, W and b in
-    theta, the first panels of U^T and W^T. `panels` is older than theta until
+    (O,): the output layer. offsets (L, 5): of each layer the first rows of U, W and b
+    in theta, the first panels of U^T and W^T. `panels` is older than theta until
     `transpose`.
     """
 
@@ -113,12 +113,12 @@ class Weights:
         self.plain_size = ends[-1]
         self.plain_first = np.reshape(ends[:-1], (len(self.inputs), -1))
         H, J, line = layout.hidden, layout.blocks, 64 // layout.dtype.itemsize
-        places, rows, panels = [], 0, 0
+        offsets, rows, panels = [], 0, 0
         for D in self.inputs:
             W, W_T = rows + J * D, panels + layout.pad(D) // layout.wide
-            places.append((rows, W, W + J * H, panels, W_T))
+            offsets.append((rows, W, W + J * H, panels, W_T))
             rows, panels = W + J * (H + 1), W_T + layout.padded // layout.wide
-        self.places = np.array(places, np.int64)
+        self.offsets = np.array(offsets, np.int64)
         output = [] if params.V is None else [params.V.shape, params.b_out.shape]
         self._shapes = [(rows, layout.row), *output]
         sizes = [-(-math.prod(shape) // line) * line for shape in self._shapes]
@@ -142,7 +142,7 @@ class Weights:
     def _blocks(self, theta, params):
         """Pairs of views (rows, units), of theta and of a gate in a layer's matrix."""
         units, J = self._layout.units, self._layout.blocks
-        for layer, rows in zip(params.layers, self.places.tolist(), strict=True):
+        for layer, rows in zip(params.layers, self.offsets.tolist(), strict=True):
             for row, name in zip(rows, "UWb", strict=False):
                 gates = self._layout.gates[name]
                 matrix = np.atleast_2d(getattr(layer, name))
@@ -185,7 +185,7 @@ class Weights:
         if self.transposed:
             return
         wide, J = self._layout.wide, self._layout.blocks
-        for U, W, b, U_T, W_T in self.places.tolist():
+        for U, W, b, U_T, W_T in self.offsets.tolist():
             for M, n in (self.theta[U:W], U_T), (self.theta[W:b], W_T):
                 M = M.reshape(J, -1, M.shape[1])
                 for k in range(0, M.shape[1], wide):

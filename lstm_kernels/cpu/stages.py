@@ -33,11 +33,14 @@ FEW = 4  # inputs up to which dx is a dot product for each
 def forward_stage(net, item):
     """Each step from slot t to slot t + 1 of h and c."""
     B, H, units, width = net.B, net.H, net.units, net.theta.shape[1]
-    l, low, high = item.layer, item.low, item.high
-    first, last = item.first, item.last
+    l, low, high, first, last = item.layer, item.low, item.high, item.first, item.last
     x = net.x if l == 0 else view(net.h, (l - 1, B, 0), (net.T * B, H))
     size, D, code = last - first, x.shape[1], net.kernels.forward
     ahead = net.input_steps > 1  # are inputs of some steps multiplied at once?
+    # Read once, or each micro-kernel's call would have them read again
+    theta, h, c, gates = net.theta, net.h, net.c, net.a
+    U_row, W_row = net.offsets[l, U_ROW], net.offsets[l, W_ROW]
+    b_row, input_code = net.offsets[l, B_ROW], net.kernels.inputs
     for t in range(item.start, item.stop):
         if load_acquire(net.control, CANCEL):
             return 1
@@ -46,21 +49,21 @@ def forward_stage(net, item):
         n, m = t * B + first, (t if net.keeps_gates else offset) * B + first
         # Without an initial state the first step has no product with W.
         D_t, H_t = 0 if ahead else D, H if t > 0 or net.starts else 0
-        h_t, x_t = view(net.h, (l, n, 0), (size, H_t)), view(x, (n, 0), (size, D_t))
+        h_t, x_t = view(h, (l, n, 0), (size, H_t)), view(x, (n, 0), (size, D_t))
         for i in range(high - low):
             j = serpentine(t, i, low, high)
             k = j * units
-            U = view(net.theta, (net.places[l, U_ROW] + j * D, 0), (D, width))
-            W = view(net.theta, (net.places[l, W_ROW] + j * H, 0), (H, width))
-            b = view(net.theta, (net.places[l, B_ROW] + j, 0), (1, width))
-            a_t = view(net.a, (l, j, m, 0), (size, width))
+            U = view(theta, (U_row + j * D, 0), (D, width))
+            W = view(theta, (W_row + j * H, 0), (H, width))
+            b = view(theta, (b_row + j, 0), (1, width))
+            a_t = view(gates, (l, j, m, 0), (size, width))
             if ahead and offset == 0:
-                a = view(net.a, (l, j, m - first, 0), ((until - t) * B, width))
-                input_products(net.kernels.inputs, x, U, b, a, t, until, B, first, last)
+                a = view(gates, (l, j, m - first, 0), ((until - t) * B, width))
+                input_products(input_code, x, U, b, a, t, until, B, first, last)
             initial = a_t if ahead else b
-            c_t = view(net.c, (l, n, k), (size, units))
-            c_new = view(net.c, (l, n + B, k), (size, units))
-            h_new = view(net.h, (l, n + B, k), (size, units))
+            c_t = view(c, (l, n, k), (size, units))
+            c_new = view(c, (l, n + B, k), (size, units))
+            h_new = view(h, (l, n + B, k), (size, units))
             forward(code, initial, x_t, U, h_t, W, a_t, c_t, c_new, h_new)
     return 0
 
@@ -80,10 +83,11 @@ def backward_stage(net, item):
     """Each step back through time: reads da of step t + 1, writes da of step t and dc.
     Blocks are wide ones.
     """
-    l, low, high = item.layer, item.low, item.high
-    first, last = item.first, item.last
-    T, B, wide, size = net.T, net.B, net.wide, last - first
-    J, width, panel_rows = net.J, net.theta.shape[1], net.panels.shape[1]
+    l, low, high, first, last = item.layer, item.low, item.high, item.first, item.last
+    T, B, J, wide, size = net.T, net.B, net.J, net.wide, last - first
+    width, panels, panel_rows = net.theta.shape[1], net.panels, net.panels.shape[1]
+    c, dy, dc, da, gates = net.c, net.dy, net.dc, net.da, net.a
+    W_panel, code = net.offsets[l, W_PANEL], net.kernels.backward
     for s in range(item.start, item.stop):
         if load_acquire(net.control, CANCEL):
             return 1
@@ -92,9 +96,9 @@ def backward_stage(net, item):
         t_first = max(T - item.task_stop, t + 1 - net.back_steps)
         n = t * B + first
         if is_last:
-            da_next = view(net.da, (l, 0, n, 0), (0, size, width))
+            da_next = view(da, (l, 0, n, 0), (0, size, width))
         else:
-            da_next = view(net.da, (l, 0, n + B, 0), (J, size, width))
+            da_next = view(da, (l, 0, n + B, 0), (J, size, width))
         for i in range(high - low):
             w = serpentine(s, i, low, high)
             k = w * wide  # the wide block's first unit
@@ -106,17 +110,15 @@ def backward_stage(net, item):
                 initial = view(net.zeros, (0, 0), (1, wide))
                 from_above(net, l, w, initial, t_first, t + 1 - is_last, first, last)
             backward(
-                net.kernels.backward,
-                view(net.dy, (l, n, k), (size, wide)),
+                code,
+                view(dy, (l, n, k), (size, wide)),
                 da_next,
-                view(
-                    net.panels, (net.places[l, W_PANEL] + w, 0, 0), (panel_rows, wide)
-                ),
-                view(net.a, (l, j, n, 0), (wide // net.units, size, width)),
-                view(net.da, (l, j, n, 0), (wide // net.units, size, width)),
-                view(net.dc, (l, first, k), (size, wide)),
-                view(net.c, (l, n, k), (size, wide)),
-                view(net.c, (l, n + B, k), (size, wide)),
+                view(panels, (W_panel + w, 0, 0), (panel_rows, wide)),
+                view(gates, (l, j, n, 0), (wide // net.units, size, width)),
+                view(da, (l, j, n, 0), (wide // net.units, size, width)),
+                view(dc, (l, first, k), (size, wide)),
+                view(c, (l, n, k), (size, wide)),
+                view(c, (l, n + B, k), (size, wide)),
             )
     return 0
 
@@ -138,7 +140,7 @@ def from_above(net, l, w, initial, t_first, t_end, first, last):
             initial,
             view(net.da, (l + 1, 0, n, 0), (J, size, width)),
             view(
-                net.panels, (net.places[l + 1, U_PANEL] + w, 0, 0), (panel_rows, wide)
+                net.panels, (net.offsets[l + 1, U_PANEL] + w, 0, 0), (panel_rows, wide)
             ),
             view(net.dy, (l, n, w * wide), (size, wide)),
         )
@@ -212,7 +214,7 @@ def state_gradient(net, l):
         initial = view(net.zeros, (0, 0), (1, wide))
         if not net.has_c:
             initial = view(net.dc, (l, 0, w * wide), (B, wide))
-        W_T = view(net.panels, (net.places[l, W_PANEL] + w, 0, 0), (rows, wide))
+        W_T = view(net.panels, (net.offsets[l, W_PANEL] + w, 0, 0), (rows, wide))
         dh0 = view(net.dh0, (l, 0, w * wide), (B, wide))
         times_transpose(net.kernels.times_transpose_W, initial, da, W_T, dh0)
 
@@ -225,9 +227,9 @@ def weight_gradient(net, l, j):
     B, H, N, width = net.B, net.H, net.T * net.B, net.theta.shape[1]
     x = net.x if l == 0 else view(net.h, (l - 1, B, 0), (N, H))
     D = x.shape[1]
-    gU = view(net.gradient, (net.places[l, U_ROW] + j * D, 0), (D, width))
-    gW = view(net.gradient, (net.places[l, W_ROW] + j * H, 0), (H, width))
-    gb = view(net.gradient, (net.places[l, B_ROW] + j, 0), (1, width))
+    gU = view(net.gradient, (net.offsets[l, U_ROW] + j * D, 0), (D, width))
+    gW = view(net.gradient, (net.offsets[l, W_ROW] + j * H, 0), (H, width))
+    gb = view(net.gradient, (net.offsets[l, B_ROW] + j, 0), (1, width))
     if not net.descends:
         for packed in (gU, gW, gb):
             clear(packed)
@@ -243,8 +245,8 @@ def weight_gradient(net, l, j):
         da = view(net.da, (l, j, n, 0), (count, width))
         gradient(codes.gradient_W, view(net.h, (l, n, 0), (count, H)), da, gW, scale)
     if net.descends:
-        transpose_block(net, gU, net.places[l, U_PANEL], j)
-        transpose_block(net, gW, net.places[l, W_PANEL], j)
+        transpose_block(net, gU, net.offsets[l, U_PANEL], j)
+        transpose_block(net, gW, net.offsets[l, W_PANEL], j)
     else:
         count = net.plain_first.shape[1]
         for m in range(count):  # U, W and b, or PyTorch's two biases, of U and of W

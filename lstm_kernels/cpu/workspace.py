@@ -105,7 +105,7 @@ class Workspace:
             x=np.zeros((T * B, D), dtype),  # of an epoch; else the caller's
             theta=weights.theta,
             panels=weights.panels,
-            places=weights.places,
+            offsets=weights.offsets,
             h=h,
             c=zeros(*h.shape) if has_c else h,
             a=a,

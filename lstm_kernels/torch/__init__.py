@@ -10,9 +10,17 @@ differs, so that optimizers, `.data` and `load_state_dict` may change them.
 
 What the kernels do not have runs as torch.nn's own layer, which a line on stderr says
 once: packed sequences, one sequence without a batch axis, other devices and dtypes,
-relu, projections, autocast, forward-mode gradients, and what torch.compile, torch.jit
-or torch.func trace. Gradients of gradients are a RuntimeError. As in every compiled
-version, a pass flushes subnormal numbers to zero.
+relu, projections, autocast, forward-mode gradients, torch.jit.trace and transforms of
+torch.func; and without a word torch.compile, torch.export and modes of dispatch, which
+see torch.nn's operations. torch.jit.script, torch.fx and quantization need torch.nn's
+layers, as a pickled model does where this package is missing: `restore(model)`.
+
+Gradients of gradients, and batched ones (`is_grads_batched`), are a RuntimeError. A
+second backward pass of a retained graph computes the forward pass again, as does the
+first where hooks of saved tensors are active, as in a checkpoint. As in every compiled
+version, a pass flushes subnormal numbers to zero. What is infinite or NaN stays in its
+sample's outputs, but may reach more gradients than in torch.nn; in weight_hh the first
+step does not see it where no initial state is given.
 
 PyTorch's own threads, of OpenMP, wait awake for more work for some milliseconds, and
 take a core from a pass on several threads. OMP_WAIT_POLICY=PASSIVE in the environment,
@@ -30,12 +38,18 @@ from ..cells import CELLS
 from ..errors import check_type
 from ..notes import note
 from ..params import Params, shapes
-from ..versions.numba_fused import NumbaFused
-from .weights import TorchWeights
+from ..versions.numba_fused import MOST_WORKSPACES, NumbaFused
+from .weights import TorchWeights, array_of
 
-__all__ = ["GRU", "LSTM", "RNN", "replace"]
+__all__ = ["GRU", "LSTM", "RNN", "replace", "restore"]
 DTYPES = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 CELL_OF = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "rnn"}  # of a module's mode
+
+
+def is_batched(tensor):
+    """Is it a batch of tensors, of torch.func or of `is_grads_batched`?"""
+    of = torch._C._functorch
+    return of.is_batchedtensor(tensor) or of.is_legacy_batchedtensor(tensor)
 
 
 class Engine(NumbaFused):
@@ -53,9 +67,9 @@ class Engine(NumbaFused):
         """A forward pass over tensors: y and the final state, and with `training` the
         Lease that a backward pass needs.
         """
-        x, *state = (tensor.detach().numpy() for tensor in (x, *state))
+        x, *state = (array_of(tensor) for tensor in (x, *state))
         with self._held("forward"):
-            self.weights.read(weights, again=True)
+            self.weights.read(weights, compare=True)
             y, state, lease = self._forward(x, tuple(state) or None, training)
         return tuple(map(torch.from_numpy, (y, *state))), lease
 
@@ -63,13 +77,14 @@ class Engine(NumbaFused):
         """Gradients of x, of the initial state and of each layer's U, W and biases, as
         arrays of PyTorch's shapes; dy, dstate: those of y and of the final state.
 
-        lease: of `run`, None where it is used up. wanted: whether that of x is, and of
-        the state. saved: x, state and weights of the forward pass.
+        lease: of `run`; None, and the forward pass is computed again. wanted: whether
+        that of x is, and of the state. saved: x, state and weights of the forward pass.
         """
-        if lease is None:  # the pass is done again
+        if lease is None:
             _, lease = self.run(True, *saved)
         with self._held("backward"):
-            self.weights.read(saved[-1], again=False)  # others may have come between
+            # Another call may have packed other weights meanwhile
+            self.weights.read(saved[-1], compare=False)
             workspace, lease.workspace = lease.workspace, None
             of_weights = workspace.begin_backward(dy, dstate)
             for name, value in zip(("input", "state"), wanted, strict=True):
@@ -77,7 +92,8 @@ class Engine(NumbaFused):
             self._run(workspace, "backward")
             of_x = workspace.input_gradient() if wanted[0] else None
             of_state = workspace.state_gradient() if wanted[1] else ()
-            self._free.append(workspace)
+            if len(self._free) < MOST_WORKSPACES:
+                self._free.append(workspace)
         return of_x, of_state, of_weights
 
 
@@ -89,13 +105,18 @@ class Pass(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, *rest)
         ctx.engine, ctx.states = engine, states
-        result, ctx.lease = engine.run(True, x, rest[:states], rest[states:])
+        # Hooks of saved tensors want to keep less, or elsewhere: they see no Lease
+        keep = torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        result, ctx.lease = engine.run(keep, x, rest[:states], rest[states:])
         return result
 
     @staticmethod
     def backward(ctx, dy, *dstate):
-        if torch.is_grad_enabled():
-            got, want = "create_graph=True", "a layer of torch.nn for second gradients"
+        got = "create_graph=True" if torch.is_grad_enabled() else None
+        if any(d is not None and is_batched(d) for d in (dy, *dstate)):
+            got = "batched gradients, as of is_grads_batched"
+        if got:
+            want = "a layer of torch.nn for these: lstm_kernels.torch.restore(model)"
             raise RuntimeError(f"lstm_kernels.torch: got {got}, want {want}")
         x, *rest = ctx.saved_tensors
         state, weights = rest[: ctx.states], rest[ctx.states :]
@@ -126,7 +147,8 @@ class Fused:
         why = self._why_not(input, hx)
         if why is not None:
             if why:
-                note(f"torch: {why}", f"{why}: torch.nn's own {type(self).__name__}")
+                runs = f"torch.nn.{type(self).__name__} runs calls with"
+                note(f"torch: {why}", f"{runs} {why}")
             return super().forward(input, hx)
         x = input.transpose(0, 1) if self.batch_first else input
         y, *state = self._layers(x, self._parts(hx))
@@ -134,15 +156,19 @@ class Fused:
         return y, tuple(state) if self.mode == "LSTM" else state[0]
 
     def _why_not(self, x, hx):
-        """Why torch.nn's own layer runs a call, in words; "" where that says what is
-        wrong; None where it runs here.
+        """Why torch.nn's own layer runs a call, in words; "" where nothing is to be
+        said: it raises, or a compiler or a mode looks at its operations. None where the
+        call runs here.
         """
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
             return ""
         if isinstance(x, PackedSequence):
             return "a packed sequence"
         if self.mode not in CELL_OF or self.proj_size:
             return "a projection" if self.proj_size else "relu"
+        pair = hx is None or (isinstance(hx, tuple | list) and len(hx) == 2)
+        if self.mode == "LSTM" and not pair:
+            return ""
         weights, state = self._weights(), self._parts(hx)
         dtype = getattr(weights[0], "dtype", None)
         for tensor in (x, *state, *weights):
@@ -150,6 +176,8 @@ class Fused:
                 return "" if tensor is None else f"a {type(tensor).__name__}"
             if not tensor.is_cpu or dtype not in DTYPES:
                 return f"{tensor.dtype} on {tensor.device.type}"
+            if tensor.layout is not torch.strided or tensor.is_neg():
+                return ""
             if tensor.dtype is not dtype:
                 return "autocast" if torch.is_autocast_enabled("cpu") else ""
         if torch.is_autocast_enabled("cpu"):
@@ -157,14 +185,14 @@ class Fused:
         if forward_ad._current_level >= 0:
             return "a forward-mode gradient"
         if torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
-            return "what torch.jit or torch.func traces"
+            return "torch.jit.trace or torch.func"
         if x.dim() != 3:
             return "a sequence without a batch axis" if x.dim() == 2 else ""
         B, directions = x.shape[not self.batch_first], 1 + self.bidirectional
         shape = self.num_layers * directions, B, self.hidden_size
-        held = x.shape[2] == self.input_size and x.numel()
-        held = held and len(state) in (0, 1 + (self.mode == "LSTM"))
-        return None if held and all(part.shape == shape for part in state) else ""
+        # torch.nn has the errors, and the results of an empty batch
+        valid = x.shape[2] == self.input_size and x.numel() > 0
+        return None if valid and all(part.shape == shape for part in state) else ""
 
     def _weights(self):
         """The weights as they are now, which a parametrization may compute."""
@@ -201,7 +229,7 @@ class Fused:
         return [x, *(torch.cat(parts) for parts in zip(*finals, strict=True))]
 
     def _pass(self, k, L, x, state, weights):
-        """The same of L layers in one direction, the first of which has weights k."""
+        """The same of layers k, ..., k + L - 1 in one direction, by their Engine."""
         engine = self._engine(k, x.shape[2], L, x.dtype)
         tensors = [tensor.contiguous() for tensor in (x, *state, *weights)]
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
@@ -236,14 +264,36 @@ class RNN(Fused, nn.RNN):
     """torch.nn.RNN on the kernels of `numba-fused`; with relu it is torch.nn's own."""
 
 
+KINDS = {nn.LSTM: LSTM, nn.GRU: GRU, nn.RNN: RNN}
+
+
 def replace(model: nn.Module) -> nn.Module:
     """Let every torch.nn.LSTM, GRU and RNN in a model, or the model itself, be a layer
     of this module, in place; returns the model. Parameters, hooks and the objects stay,
-    so an optimizer that has them goes on; subclasses stay as they are. Raises TypeError
-    for what is no torch.nn.Module.
+    so an optimizer that has them goes on. Subclasses stay as they are, which layers
+    with a parametrization are too; a line on stderr says once that none was replaced.
+    Raises TypeError if `model` is not a torch.nn.Module.
     """
-    check_type("model", model, nn.Module, "a torch.nn.Module")
-    kinds = {nn.LSTM: LSTM, nn.GRU: GRU, nn.RNN: RNN}
-    for module in model.modules():
-        module.__class__ = kinds.get(type(module), type(module))
+    if not _exchange(model, KINDS):
+        name = type(model).__name__
+        note("torch: none", f"replace: no torch.nn.LSTM, GRU or RNN in {name}")
     return model
+
+
+def restore(model: nn.Module) -> nn.Module:
+    """Let every layer of this module in a model be torch.nn's again, as `replace` found
+    it, in place; returns the model. Raises TypeError if `model` is not a
+    torch.nn.Module.
+    """
+    _exchange(model, {ours: kind for kind, ours in KINDS.items()})
+    return model
+
+
+def _exchange(model, kinds):
+    """Exchange the classes of a model's modules; those that were."""
+    check_type("model", model, nn.Module, "a torch.nn.Module")
+    found = [module for module in model.modules() if type(module) in kinds]
+    for module in found:
+        module.__class__ = kinds[type(module)]
+        module.__dict__.pop("_engines", None)
+    return found

@@ -9,14 +9,21 @@ import numpy as np
 from ..cpu.packing import Weights
 
 
+def array_of(tensor):
+    """A tensor's memory as an array. `tensor.numpy()` would make its storage one that
+    cannot be resized, as FSDP does with parameters.
+    """
+    return np.from_dlpack(tensor.detach())
+
+
 def chosen(gates, K):
     """An index of some of K gates: a slice, which is quicker, where it is all."""
     return slice(K) if len(gates) == K else [*gates]
 
 
 class Matrix:
-    """A weight of PyTorch, (G, H, R), and where it is packed (`cpu/packing.py`): of
-    each unit block its transpose is in `theta`, itself in `panels`.
+    """A weight of PyTorch, (G, H, R), and its two packed copies (`cpu/packing.py`): in
+    `theta`, which has R rows for each unit block, and in `panels`, its transpose.
     """
 
     def __init__(self, layout, gates, theta, panels):
@@ -64,7 +71,7 @@ class TorchWeights(Weights):
         super().__init__(layout, params)
         self.transposed, self._layers, self._known = True, [], None
         panels, panels_of_W = self.panels, layout.padded // layout.wide
-        for U, W, b, U_T, W_T in self.places.tolist():
+        for U, W, b, U_T, W_T in self.offsets.tolist():
             of_U = self.theta[U:W], panels[U_T:W_T]
             of_W = self.theta[W:b], panels[W_T : W_T + panels_of_W]
             U, W = (
@@ -79,15 +86,15 @@ class TorchWeights(Weights):
         (D, GH), H = layer.U.shape, len(layer.W)
         return (GH, D), (GH, H), (GH,), (GH,)
 
-    def read(self, tensors, again):
-        """Pack tensors, of each layer U, W and two biases or none, where they are
-        others or have changed. again: whether to look for changes that PyTorch does not
-        count, such as those of `.data`.
+    def read(self, tensors, compare):
+        """Pack tensors, of each layer U, W and two biases or none, where they are new
+        or modified. compare: whether to compare values too, for changes that PyTorch
+        does not count, such as those of `.data`.
         """
         places = [(t.data_ptr(), t.shape) for t in tensors]
-        versions, known = [t._version for t in tensors], self._known
-        same = known == (places, versions)
-        if same and not again:
+        versions = [None if t.is_inference() else t._version for t in tensors]
+        known, same = self._known, self._known == (places, versions)
+        if same and not compare:
             return
         if known is None or known[0] != places:
             self._arrays = self._checked(tensors)
@@ -104,7 +111,7 @@ class TorchWeights(Weights):
         """Of each layer the arrays of its tensors, gate by gate."""
         count, H, layers = len(tensors) // len(self._layers), self._layout.hidden, []
         for k in range(len(self._layers)):
-            arrays = [t.detach().numpy() for t in tensors[count * k : count * (k + 1)]]
+            arrays = list(map(array_of, tensors[count * k : count * (k + 1)]))
             got, want = [a.shape for a in arrays], self._plain[4 * k :][:count]
             if got != want:
                 raise ValueError(f"weights: got shapes {got}, want {want}")

@@ -26,7 +26,7 @@ from ..errors import (
 from ..params import Grads, Params
 
 State = tuple[np.ndarray, ...]
-_ALONE: Any = object()  # no state was given, and none is wanted
+_ALONE: Any = type("Alone", (), {"__repr__": lambda _: "<no state>"})()  # none wanted
 
 
 class Tape:

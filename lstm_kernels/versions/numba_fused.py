@@ -62,14 +62,14 @@ def descending(rate, dtype):
 class Lease:
     """A workspace as what a tape keeps; it is free again when the tape ends."""
 
-    workspace: Workspace | None = None
+    workspace: Workspace | None = None  # None where an exception ended its backward
 
     def __init__(self, workspace, free, x):
         self._free, self._x = free, x  # its Arguments point into x
         self.workspace = workspace
 
     def __del__(self):
-        if self.workspace is not None:  # else an exception ended its backward pass
+        if self.workspace is not None and len(self._free) < MOST_WORKSPACES:
             self._free.append(self.workspace)
 
 

@@ -234,12 +234,12 @@ class Compared(NamedTuple):
         more = f", compared with one worker: {speed(self.gain)}" * (workers > 1)
         return f"{text}{more}."
 
-    def cells(self) -> dict[str, str]:
+    def cells(self, workers: int) -> dict[str, str]:
         """The row of a table."""
         return {
             "predicted, of the bound": percent(self.share),
             "measured": percent(self.reached) if self.reached else "not measured",
-            "compared with one": speed(self.gain) if self.reached else "",
+            "compared with one": speed(self.gain) * bool(self.reached and workers > 1),
         }
 
 

@@ -2,7 +2,9 @@
 slips.
 """
 
+import sys
 from collections.abc import Callable
+from contextlib import contextmanager
 from functools import partial
 from itertools import combinations, permutations, product
 from types import FunctionType, SimpleNamespace
@@ -14,6 +16,7 @@ from numba import prange
 
 from lstm_kernels import reference
 from lstm_kernels.cells import CELLS, lstm
+from lstm_kernels.errors import counted
 from lstm_kernels.params import Layer
 from lstm_kernels.versions.numba_sample import add_product
 
@@ -23,7 +26,33 @@ from .mistakes import late_c
 
 # T, B, D, H: odd, so that no vector, tile or block of two comes out even; then ones.
 SIZES = [(5, 3, 3, 7), (3, 7, 5, 9), (1, 1, 1, 1)]
+INSTRUCTIONS = 2_000_000  # some times what a right kernel takes
 BLOCKS = (3, 5)  # threads of a block, where exercise 6 runs without a GPU
+
+
+@contextmanager
+def limited(function):
+    """Where a function that runs does not end, Wrong after so many INSTRUCTIONS of its
+    file's code.
+    """
+    file, left = function.__code__.co_filename, iter(range(INSTRUCTIONS))
+
+    def within(frame, event, arg):
+        if event == "opcode" and next(left, None) is None:
+            got = f"it has not ended after {INSTRUCTIONS} instructions of Python"
+            raise Wrong(f"{got}. Hint: which loop never ends?")
+        return within
+
+    def begin(frame, event, arg):
+        frame.f_trace_opcodes = frame.f_code.co_filename == file
+        return within if frame.f_trace_opcodes else None
+
+    before = sys.gettrace()
+    sys.settrace(begin)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 class NotSolved(MismatchError):
@@ -150,6 +179,10 @@ def permuted(p):
     return lambda *a: right(*(a[k] for k in p), a[4])
 
 
+def minus_sigmoid(bar):
+    return -reference.sigmoid(bar)
+
+
 CELL_SLIPS = [
     ("h shows the new c, not the one before", cell_of(late_c)),
     ("h and c are exchanged: h comes first", lambda *a: right(*a)[::-1]),
@@ -157,6 +190,9 @@ CELL_SLIPS = [
     ("h is used in the place of c: return c without o", lambda *a: (right(*a)[0],) * 2),
     ("f c_prev is missing: c = f c_prev + i g", cell_with("f", np.zeros_like)),
     ("i g is missing: c = f c_prev + i g", cell_with("i", np.zeros_like)),
+    ("both parts are added: c = f c_prev + i g", cell_with("i", minus_sigmoid)),
+    ("both parts are added: c = f c_prev + i g", cell_with("f", minus_sigmoid)),
+    ("tanh is missing: h = o tanh(c)", cell_with("c", lambda c: c)),
     # 1 - sigmoid(x) is sigmoid(-x)
     ("i is a gate of its own, not the 1 - f of a GRU", lambda *a: right(-a[1], *a[1:])),
     ("f is a gate of its own, not 1 - i", lambda *a: right(a[0], -a[0], *a[2:])),
@@ -187,6 +223,7 @@ STEP_SLIPS = [
     ("h W is missing", lambda x, U, W, b: truth(x, U, 0 * W, b)),
     ("x U is missing", lambda x, U, W, b: truth(x, 0 * U, W, b)),
     ("b is missing", lambda x, U, W, b: truth(x, U, W, 0 * b)),
+    ("b is added: x U + h W + b", lambda x, U, W, b: truth(x, U, W, -b)),
     (
         "a gate is a block of H columns, not every fourth column",
         lambda x, *weights: recur(x, *map(by_unit, weights)),
@@ -230,6 +267,10 @@ LOOP_SLIPS = [
         "the gates of unit j are H apart, not D: a[j], a[H + j] and so on",
         partial(recur, by_D=True),
     ),
+    (
+        "a is overwritten: add to it with +=, for every k",
+        lambda x, U, W, b: truth(x, 0 * U, 0 * W, 0 * b),
+    ),
     *STEP_SLIPS,
 ]
 
@@ -263,17 +304,17 @@ TILE_SLIPS = [
     ("row r, column k of A is A[r, k], not A[k, r]", lambda A, B: {"C": A.T @ B}),
     (EDGE, lambda A, B: {"C": A @ B}),
 ]
-PRODUCT = "for one sample, input and unit it is right; x @ U and h @ W are products"
+PRODUCT = (
+    "it is right where every size is 1: x U and h W are matrix products, `x @ U`, and "
+    "a gate is some columns of a"
+)
 GUARD = "the guard, s < samples: the last block has threads to spare"
 UNWRITTEN = "numbers that are never written stay NaN"
 
 
 def difference(got, want, dtype):
-    """The largest relative error of named arrays; raises MismatchError. What no
-    reference returns, how many threads computed a sample, shall be one.
-    """
-    one = {name: np.ones(np.shape(array)) for name, array in got.items()}
-    return compare(got, {k: want.get(k, one[k]) for k in got}, TOLERANCE[dtype])
+    """The largest relative error of named arrays; raises MismatchError."""
+    return compare(got, {name: want[name] for name in got}, TOLERANCE[dtype])
 
 
 def match(slips, got, *inputs):
@@ -394,14 +435,14 @@ def run_thread(function, x, U, W, b):
     if not isinstance(function, FunctionType):
         raise Wrong("@njit compiles it for a CPU. Hint: leave it out")
 
-    def counted(s, *arrays):
+    def noted(s, *arrays, **named):
         if not 0 <= s < B:
             raise IndexError(f"sample {s} of {B} does not exist")
         counts[row, s] += 1
-        walk(s, *arrays)
+        walk(s, *arrays, **named)
 
-    function = with_names(function, walk=counted)
-    for row, size in enumerate(BLOCKS):  # noqa: B007 - `counted` reads it
+    function = with_names(function, walk=noted)
+    for row, size in enumerate(BLOCKS):  # noqa: B007 - `noted` reads it
         for block in range(-(-B // size)):
             for thread in range(size):
                 before = counts.sum()
@@ -412,7 +453,12 @@ def run_thread(function, x, U, W, b):
             f"one thread computes {most} samples while others wait. Hint: a thread "
             "computes one sample, which block, index and block_size tell"
         )
-    return {"threads of a sample": counts, "h": arrays[4], "c": arrays[5]}
+    if len(wrong := np.argwhere(counts != 1)):
+        row, s = wrong[0]
+        who = counted(counts[row, s], "thread")
+        got = f"in blocks of {BLOCKS[row]} threads sample {s} is computed by {who}"
+        raise Wrong(f"{got}, want 1. Hint: {why_counts(counts)}")
+    return {"h": arrays[4], "c": arrays[5]}
 
 
 # Why: a hint for what the function returned, or None.
@@ -451,6 +497,11 @@ def why_tile(got, A, B):
         if M * N and np.allclose(C[r:M:2, c:N:2], want[row:M:2, column:N:2]):
             found = f"not row {row} by column {column}"
             return f"sum {r}{c} is row {r} by column {c}, {found}"
+    last = A[:, -1:] * B[-1:]
+    if A.shape[1] > 1 and np.isclose(C, last).any():
+        return "a sum is overwritten: s01 = s01 + a0 * b1, for every k"
+    if np.isclose(C, -want).any():
+        return "products are added, not subtracted"
     return None
 
 
@@ -463,28 +514,34 @@ def exchanged(B):
     return counts
 
 
-def why_thread(got, *inputs):
-    counts = got["threads of a sample"]
+def why_counts(counts):
+    """A hint for how many threads computed each sample, (BLOCKS, samples)."""
     if (counts == exchanged(counts.shape[1])).all():
         return "block and index are exchanged: block k begins at k times the block size"
+    if not counts.any():
+        return EXERCISES["thread"].hint
+    if not counts[:, 0].any():
+        return "block and index count from 0, and so does s"
     if (counts > 1).any():
         return "threads share a sample: block k begins at sample k times the block size"
     if not counts[:, -1].any() and (counts[:, :-1] == 1).all():
         return "the guard leaves out the last sample: want s < samples"
-    return None if counts.all() else "the numbers of a sample without a thread stay NaN"
+    return EXERCISES["thread"].hint
 
 
 class Exercise(NamedTuple):
     """number; run: (function, *inputs) -> named arrays; why: (them, *inputs) -> a hint
-    or None; hint: where to begin; elsewhere: inputs with which a likely slip of an
-    index or a product does not raise, and slips; compiled: whether it is to be; draw:
-    (rng, *sizes) -> inputs; want: inputs -> named arrays, in float64.
+    or None; hint: where to begin; axes: names of those of what is returned; elsewhere:
+    inputs with which a likely slip of an index or a product does not raise, and slips;
+    compiled: whether it is to be; draw: (rng, *sizes) -> inputs; want: inputs -> named
+    arrays, in float64.
     """
 
     number: int
     run: Callable
     why: Callable
     hint: str
+    axes: tuple[str, ...]
     elsewhere: tuple = ((), ())
     compiled: bool = False
     draw: Callable = draw
@@ -495,6 +552,15 @@ class Exercise(NamedTuple):
         MismatchError.
         """
         return difference(got, self.want(*inputs), inputs[-1].dtype)
+
+    def told(self, error):
+        """A MismatchError in words, with the names of axes."""
+        what, at, rest = str(error).partition(" at (")
+        if not at:
+            return what
+        index, _, rest = rest.partition(")")
+        places = zip(self.axes, index.split(","), strict=False)
+        return f"{what} at {', '.join(f'{a} {n.strip()}' for a, n in places)}{rest}"
 
     def why_raised(self, function):
         """A hint for a function that raised, or None."""
@@ -511,6 +577,7 @@ def seeded(*sizes):
     return draw(np.random.default_rng(5), *sizes)
 
 
+STEPS = "step", "sample", "unit"
 _x, _U, _W, _b = SQUARE = seeded(4, 4, 3, 2)
 EXERCISES = {
     "cell": Exercise(
@@ -518,6 +585,7 @@ EXERCISES = {
         run_cell,
         why_cell,
         "three gates are sigmoids, g is a tanh; c = f c_prev + i g, then h = o tanh(c)",
+        ("case",),
         draw=lambda rng, T, B, D, H: (rng.uniform(-2, 2, (T * B * H, 5)),),
         want=lambda a: dict(zip("hc", right(*a.T), strict=True)),
     ),
@@ -526,6 +594,7 @@ EXERCISES = {
         run_step,
         partial(match, STEP_SLIPS),
         "a = x U + h W + b for all samples at once; gate k is columns k*H to (k+1)*H",
+        STEPS,
         (seeded(3, 1, 1, 1), [(PRODUCT, truth)]),
     ),
     "recurrence": Exercise(
@@ -533,6 +602,7 @@ EXERCISES = {
         run_recurrence,
         why_recurrence,
         "each sample begins with zeros; add h[k] * W[k, n] to a[n] for every k and n",
+        STEPS,
         ((_x, _U, np.resize(_W, (8, 8)), _b), INDEX_SLIPS),
         compiled=True,
     ),
@@ -541,6 +611,7 @@ EXERCISES = {
         run_parallel,
         why_parallel,
         "prange where iterations do not need each other, range where they do",
+        ("slot", *STEPS[1:]),
         (SQUARE, INDEX_SLIPS),
         compiled=True,
     ),
@@ -550,6 +621,7 @@ EXERCISES = {
         why_tile,
         "four sums, two numbers of A and two of B for each k; sum rc is row r times "
         "column c",
+        ("row", "column"),
         (np.random.default_rng(5).uniform(-1, 1, (2, 4, 4)), TILE_SLIPS),
         compiled=True,
         draw=lambda rng, T, B, D, H: (
@@ -561,9 +633,10 @@ EXERCISES = {
     "thread": Exercise(
         6,
         run_thread,
-        why_thread,
+        lambda *_: None,
         "a block begins where the one before ends; the last block may have threads "
         "to spare",
+        ("slot", *STEPS[1:]),
         # 15 samples leave no thread to spare, in either number of BLOCKS
         (seeded(15, 15, 1, 1), [(GUARD, truth)]),
     ),

@@ -1,6 +1,7 @@
 """Exercise 6 as code for a GPU, executed on a CPU: do its threads race?"""
 
 import linecache
+import re
 from functools import partial
 from itertools import product
 
@@ -24,9 +25,11 @@ def executed(thread, wrong, described):
     try:
         fault = first_fault(thread)
     except (NumbaError, MismatchError) as error:
-        return wrong or f"compiled for a GPU {described(error, thread)}. {HINT}", ""
+        text = f"compiling it for a GPU: {described(error, thread)}. {HINT}"
+        return wrong or text, ""
     except Exception as error:  # what the compiler or the machine does not know
-        return wrong, UNCHECKED.format(f"{type(error).__name__}: {error}")
+        first = re.sub(r"\S*/", "", str(error).partition("\n")[0])  # no folder
+        return wrong, UNCHECKED.format(f"{type(error).__name__}: {first}")
     if fault:
         wrong = f"{wrong}. On a GPU {fault}" if wrong else f"on a GPU {fault}. {HINT}"
     return wrong, " As code for a GPU it has no race, and no index leaves its array."

@@ -44,21 +44,23 @@ class Lab(Lesson):
                 schedule = checked(exercise, plain, graph, workers)
             except Wrong as error:
                 case = f"layers {graph.layers}, steps {graph.steps}, workers {workers}"
-                told = str(error).replace(", blocks=None, samples=None", "")
-                told = told.replace(f"{graph}", "the graph")
-                raise Wrong(f"with {case}: {told}") from None
+                said = str(error).replace(", blocks=None, samples=None", "")
+                said = said.replace(f"{graph}", "the graph")
+                raise Wrong(f"with {case}: {said}") from None
             found.setdefault(workers, schedule)  # that of the first graph
         self._found[exercise.number] = found
         tasks = " and ".join(counted(len(one.tasks), "task") for one in found.values())
         return f"{tasks}, every cell once."
 
     def guess(self, name, value):
-        """Take a guess of an exercise: a number above zero, of "layers" a fraction;
-        None is no guess yet. Raises ValueError, or TypeError for no number.
+        """Take a guess of an exercise: a number above zero, of "layers" a fraction of
+        at most 1; None is no guess yet. Raises ValueError, or TypeError for no number.
         """
         form = GUESSES[check_choice("name", name, GUESSES)]
         if value is not None:
             value = float(check_numbers("guess", value, (), positive=True))
+        if name == "layers" and value is not None and value > 1:
+            raise ValueError(f"guess: got {value:g}, want a fraction: 0.5 for 50 %")
         self._guesses[name] = value
         text = "No guess yet" if value is None else f"Your guess: {form(value)}"
         self._nb.say(f"{text}.")
@@ -82,17 +84,25 @@ class Lab(Lesson):
         text = " ".join(row.told(w) for w, row in rows.items())
         text += f" The output is right: {errors(ran.error)}."
         if name in GUESSES:
-            row, guess = rows[plan.workers[-1]], self._guesses.get(name)
-            answer = {"layers": row.share, "wave": row.gain, "own": row.most}[name]
-            both = (GUESSES[name](value) for value in (guess or answer, answer))
-            more = " You guessed {}; it is {}.".format(*both)
-            text = text + more if guess else folded("No guess: show it", text)
+            workers = plan.workers[-1]
+            row, guess, form = rows[workers], self._guesses.get(name), GUESSES[name]
+            answers = {
+                "layers": f"it is {form(row.share)}",
+                "wave": f"it is {form(row.gain)}",
+                "own": f"{workers} workers can reach {form(row.most)}",
+            }
+            if guess:
+                text += f" You guessed {form(guess)}; {answers[name]}."
+            else:
+                text = folded(
+                    "No guess: show it", f"{text} For the guess: {answers[name]}."
+                )
         self._nb.say(text)
 
     def table(self):
         """A row for each schedule that was shown: how near it comes to its bound."""
         rows = [
-            {"exercise": f"{n}", "workers": f"{w}", "schedule": whose} | row.cells()
+            {"exercise": f"{n}", "workers": f"{w}", "schedule": whose} | row.cells(w)
             for (n, w), (whose, row) in sorted(self._rows.items())
         ]
         return pd.DataFrame(rows).set_index("exercise")

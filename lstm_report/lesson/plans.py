@@ -11,7 +11,7 @@ from lstm_kernels.simulate import simulate
 
 from ..experiments.timelines import best_wavefront, bound, circle, whole_layers
 from ..measure.evidence import percent
-from .exercises import Wrong
+from .exercises import Wrong, limited
 from .lesson import described
 
 STEPS = 100
@@ -49,18 +49,25 @@ FORMS = {  # what is returned -> what is said
     "Task": "it returns one Task. Hint: a list, `[Task(...)]`",
 }
 RAISED = {  # what stands in an exception's text -> hint
-    "float": "a task has Python's integers; `//` divides without a rest",
+    "list index": "it is also called with other numbers of layers and steps",
+    "float": "a task has integers: `//` divides without a remainder",
     "zero": "also a short sequence has chunks of at least one step: max(1, ...)",
     "chunk:": "a chunk is no longer than the sequence: min(chunk, graph.steps)",
 }
-WAITS = "in chunks, neighbouring layers on two workers, each a layer to its end"
+WAITS = (
+    "in chunks, neighbouring layers on two workers, each of which finishes a layer "
+    "before its next"
+)
 ONE_PAST = "stop is one past the last step, so the next task starts at that number"
 
 
 def returned(plan, function, graph, workers):
     """The tasks that a function returned, a tuple; Wrong for anything else."""
     try:
-        tasks = function(*(graph, workers)[: len(plan.workers)])
+        with limited(function):
+            tasks = function(*(graph, workers)[: len(plan.workers)])
+    except Wrong:
+        raise
     except Exception as error:
         hints = (hint for word, hint in RAISED.items() if word in str(error))
         hint = next(hints, plan.hint)
@@ -68,13 +75,23 @@ def returned(plan, function, graph, workers):
     kind = type(tasks).__name__
     if not isinstance(tasks, list | tuple) or kind in FORMS:
         raise Wrong(FORMS.get(kind, f"it returns a {kind}, want a list of Task"))
-    for index, task in enumerate(tasks):
-        if not isinstance(task, Task):
-            want = "Task(layer, start, stop, worker)"
-            raise Wrong(f"element {index} is `{task!r}`, want `{want}`")
-        if task[4:] != (None, None):
-            raise Wrong(f"task {index} has blocks or samples, want whole steps")
-    return tuple(tasks)
+    return tuple(whole_steps(index, task) for index, task in enumerate(tasks))
+
+
+def whole_steps(index, task):
+    """Element `index` of a list, as a Task of Python's integers; Wrong for another."""
+    if not isinstance(task, Task):
+        want = "Task(layer, start, stop, worker)"
+        raise Wrong(f"element {index} is `{task!r}`, want `{want}`")
+    if (task.blocks, task.samples) != (None, None):
+        raise Wrong(f"task {index} has blocks or samples, want whole steps")
+    for name in ("layer", "start", "stop", "worker"):
+        value = getattr(task, name)
+        if not isinstance(value, bool | int | np.integer):
+            got = f"{name} of task {index} is `{value!r}`, want an integer"
+            hint = f". Hint: {RAISED['float']}" if isinstance(value, float) else ""
+            raise Wrong(f"{got}{hint}")
+    return Task(*map(int, task[:4]))
 
 
 def checked(plan, function, graph, workers):
@@ -82,15 +99,15 @@ def checked(plan, function, graph, workers):
     schedule = Schedule(graph, returned(plan, function, graph, workers))
     try:
         check(schedule)
-    except TypeError as error:
-        raise Wrong(f"`{error}`. Hint: {RAISED['float']}") from None
     except ValueError as error:
         told, hints = str(error), slips(graph, schedule.tasks)
         told = circle(schedule) if "waits for" in told else f"`{told}`"
         raise Wrong(f"{told}. Hint: {next(hints, plan.hint)}") from None
     if schedule.workers > workers:
-        hint = f"workers count from 0, to {workers - 1}"
-        raise Wrong(f"a task is on worker {schedule.workers - 1}. Hint: {hint}")
+        got = f"a task is on worker {schedule.workers - 1}, want 0 to {workers - 1}"
+        again = "for any number of layers: `%` begins again with 0"
+        hint = "workers count from 0" if graph == plan.graph else again
+        raise Wrong(f"{got}. Hint: {hint}")
     if graph != plan.graph:
         return schedule
     if workers > schedule.employed == 1:
@@ -111,21 +128,33 @@ def slips(graph, tasks):
     starts, stops = ({(task[0], task[k]) for task in tasks} for k in (1, 2))
     never, often = ({*map(tuple, np.argwhere(n))} for n in (times == 0, times > 1))
     sizes, rest = {task.stop - task.start for task in tasks}, (times[0] == 0).sum()
+    absent = [layer for layer, row in enumerate(times) if not row.any()]
     equal = len(sizes) == 1 and len(tasks) > graph.layers
     if any(task.worker < 0 for task in tasks):
         yield "workers count from 0"
     if not tasks:
         yield "no task at all; a sequence may be shorter than a chunk"
     if any(task.stop > graph.steps for task in tasks):
-        yield "the last chunk may be shorter: min(start + chunk, graph.steps)"
+        yield (
+            "the last chunk may be shorter: min(start + chunk, graph.steps)"
+            if any(task.start > 0 for task in tasks)
+            else "stop is at most graph.steps"
+        )
+    if len({*tasks}) < len(tasks):
+        yield "a task is in the list more than once"
     if any(task.start >= task.stop for task in tasks):
         yield "a task has one step at least: its start is less than its stop"
-    if any(task.layer >= graph.layers for task in tasks) or not times[0].any():
+    if any(not 0 <= task.layer < graph.layers for task in tasks) or not times[0].any():
         yield "layers count from 0, to graph.layers - 1"
     if never and not times[:, 0].any():
         yield "steps count from 0"
-    if never and not times[-1].any():
-        yield "the last layer is missing; an odd number of layers has no half"
+    if absent == [*range(1, graph.layers)]:
+        yield "layer 0 alone is there; is `return` inside the loop?"
+    if absent:
+        names = ", ".join(map(str, absent))
+        half = absent == [graph.layers - 1] and graph.layers % 2
+        more = ", and an odd number has no half" if half else ""
+        yield f"no task of layer {names}; range(graph.layers) has every layer{more}"
     if never and equal and rest < min(sizes) and times[0, -rest:].max() == 0:
         yield "the last chunk is missing, a shorter one: range(0, graph.steps, chunk)"
     if often and times.min() > 1:

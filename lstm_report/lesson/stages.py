@@ -209,7 +209,7 @@ class Predictions:
             text += f" You guessed {form(guess)}, {verdict(guess, measured)}."
         text += self._more(stage)
         if self.disturbed:
-            text += f" **Noisy run: {self.disturbed}.**"
+            text += f" **Noisy session: {self.disturbed}.**"
         self._nb.say(text if guess is not None else folded("No guess: show it", text))
 
     def _factor(self, before, after, work=None):
@@ -242,7 +242,7 @@ class Predictions:
             more = self._factor(before, after, "many samples")
             call = self._seconds["smallest"][after]
             return (
-                f" For one unit and one step a call on them takes {took(call)}."
+                f" A call on them for one unit and one step takes {took(call)}."
                 f" With {OTHER['many samples'].B} samples {after[1]} threads measured "
                 f"**{speed(more)}**."
             )

@@ -36,8 +36,10 @@ def compare(got: Arrays, want: Arrays, tolerance: float) -> float:
         if value.shape != expected.shape:
             shapes = f"got shape {value.shape}, want {expected.shape}"
             raise MismatchError(f"{name}: {shapes}")
-        if bad := np.sum(~np.isfinite(value)):
-            raise MismatchError(f"{name}: got {bad} values that are not finite")
+        if len(bad := np.argwhere(~np.isfinite(value))):
+            first = f"the first at {tuple(bad[0].tolist())}"
+            found = f"got {len(bad)} values that are not finite"
+            raise MismatchError(f"{name}: {found}, {first}")
         difference = np.abs(value - expected)
         error = difference.max() / (np.abs(expected).max() or 1.0)
         if not error <= tolerance:

@@ -86,17 +86,13 @@ class Lab(Lesson):
         if name in GUESSES:
             workers = plan.workers[-1]
             row, guess, form = rows[workers], self._guesses.get(name), GUESSES[name]
-            answers = {
-                "layers": f"it is {form(row.share)}",
-                "wave": f"it is {form(row.gain)}",
-                "own": f"{workers} workers can reach {form(row.most)}",
-            }
+            answer = {"layers": row.share, "wave": row.gain, "own": row.most}[name]
+            best = f"{workers} workers can reach {form(answer)}"
+            found = best if name == "own" else f"it is {form(answer)}"
             if guess:
-                text += f" You guessed {form(guess)}; {answers[name]}."
+                text += f" You guessed {form(guess)}; {found}."
             else:
-                text = folded(
-                    "No guess: show it", f"{text} For the guess: {answers[name]}."
-                )
+                text = folded("No guess: show it", f"{text} Asked for: {form(answer)}.")
         self._nb.say(text)
 
     def table(self):

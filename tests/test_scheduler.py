@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from toys import DELAYS, Toy, random_toy
 
-from lstm_kernels.cpu import scheduler
+from lstm_kernels.cpu.plan import run_code
 from lstm_kernels.cpu.thread_pool import thread_pool
-from lstm_kernels.kernels import native
 from lstm_kernels.schedules import Graph, by_samples, by_units, waits_for, wavefront
 
 shares = pytest.mark.parametrize("share", [by_units, by_samples, wavefront])
@@ -72,7 +71,7 @@ def test_a_late_worker_does_nothing_of_passes_that_are_over(share):
     toy.run(4)
     toy.check(4)
     thread_pool().drain()
-    late = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)(native(scheduler.run, ""))
+    late = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)(run_code())
     for p in range(3):
         for first in range(4):
             assert late(p, first, 4, toy.plan._region[2]) == 4

@@ -36,6 +36,7 @@ class Job(NamedTuple):
     words: np.ndarray
 
 
+@kernels.part
 def missing(counts, steps, blocks, s, times):
     """How many cells of a row were not computed so often."""
     total = 0
@@ -45,18 +46,18 @@ def missing(counts, steps, blocks, s, times):
     return total
 
 
-def toy(job, number, l, begin, end, start, stop, low, high, first, last):
-    """The cells of a box; 1, and none of them, where the pass is cancelled."""
+def toy(job, item):
+    """The cells of a work item; 1, and none of them, where the pass is cancelled."""
     row, layers, _, blocks, backward, changes = job.stages[K]
     if atomic_add(job.words, 0, 1) + 1 == job.words[1]:
         atomic_exchange(job.control, CANCEL, 1)
     if changes == 0 and load_acquire(job.control, CANCEL):
         return 1
-    layer = layers - 1 - l if backward else l
+    layer = layers - 1 - item.layer if backward else item.layer
     row += layer
-    for t in range(start, stop):
-        for j in range(low, high):
-            for s in range(first, last):
+    for t in range(item.start, item.stop):
+        for j in range(item.low, item.high):
+            for s in range(item.first, item.last):
                 times, lost = job.counts[row, t, j, s] + 1, 0
                 if t > 0:
                     lost += missing(job.counts[row], range(t - 1, t), blocks, s, times)
@@ -75,8 +76,7 @@ def toy(job, number, l, begin, end, start, stop, low, high, first, last):
 
 @cache
 def kernel_of(stage):
-    compiled = kernels.fill([missing, toy], {"K": stage}, f"toy{stage}", kernels.part)
-    return compiled["toy"]
+    return kernels.fill([toy], {"K": stage}, f"toy{stage}")["toy"]
 
 
 class Toy:

@@ -212,7 +212,7 @@ PLANTED = {
         (
             "(f_bar) * c",
             "(f_bar) * h",
-            "at step 1, sample .*h stands in the place of c",
+            r"at step \d, sample .*h stands in the place of c",
         ),
         (" + b ", " - b ", "b is added"),
         ("sigmoids(f", "sigmoid(f", "it takes one number; `sigmoids`"),
@@ -222,7 +222,7 @@ PLANTED = {
     ],
     "recurrence": [
         (OUTER + RESET, RESET[4:] + OUTER, "the state is not reset"),
-        ("a[n] += h[k]", "a[n] = h[k]", "overwritten: add to it with +="),
+        ("a[n] += h[k]", "a[n] = h[k]", r"overwritten: add to it with \+="),
         (OUTER + RESET + INNER, LATE, "order of loops"),
         (RESET + INNER, INNER + "    " + RESET, "reset at every step"),
         (r"(?s)\n            a\[:\].+?y\[t, s\] = h\n", IN_PLACE, "h is overwritten"),
@@ -255,7 +255,7 @@ PLANTED = {
     "thread": [
         ("if s < x.shape[1]:", "if True:", "IndexError: `sample 3 of 3 .*the guard"),
         ("x.shape[1]:", "x.shape[1] - 1:", "leaves out the last sample"),
-        ("    if s <", "    while s <", "has not ended after 2000000 instructions"),
+        ("    if s <", "    while s <", "computes sample 0 again and again"),
         (START, f"{START} + 1", "sample 0 is computed by 0 threads.*count from 0"),
         (START, "index", "threads share a sample"),
         (START, "index * block_size + block", "block and index are exchanged"),

@@ -332,7 +332,7 @@ def test_few_arrays_of_passes_are_kept():
     for graph in graphs[:10]:
         graph.backward()
     del graph, graphs
-    assert 1 <= len(engine._free) <= MOST_WORKSPACES
+    assert 1 <= len(engine._free) <= MOST_WORKSPACES + 1  # beside that used last
 
 
 def test_a_pass_that_was_interrupted_while_it_packed_packs_anew(monkeypatch):

@@ -92,7 +92,7 @@ class Engine(NumbaFused):
             self._run(workspace, "backward")
             of_x = workspace.input_gradient() if wanted[0] else None
             of_state = workspace.state_gradient() if wanted[1] else ()
-            if len(self._free) < MOST_WORKSPACES:
+            if len(self._free) <= MOST_WORKSPACES:
                 self._free.append(workspace)
         return of_x, of_state, of_weights
 

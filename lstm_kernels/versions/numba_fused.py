@@ -69,7 +69,7 @@ class Lease:
         self.workspace = workspace
 
     def __del__(self):
-        if self.workspace is not None and len(self._free) < MOST_WORKSPACES:
+        if self.workspace is not None and len(self._free) <= MOST_WORKSPACES:
             self._free.append(self.workspace)
 
 

@@ -32,15 +32,15 @@ BLOCKS = (3, 5)  # threads of a block, where exercise 6 runs without a GPU
 
 @contextmanager
 def limited(function):
-    """Where a function that runs does not end, Wrong after so many INSTRUCTIONS of its
-    file's code.
+    """Where a function that runs does not end, Endless after so many INSTRUCTIONS of
+    its file's code.
     """
     file, left = function.__code__.co_filename, iter(range(INSTRUCTIONS))
 
     def within(frame, event, arg):
         if event == "opcode" and next(left, None) is None:
             got = f"it has not ended after {INSTRUCTIONS} instructions of Python"
-            raise Wrong(f"{got}. Hint: which loop never ends?")
+            raise Endless(f"{got}. Hint: which loop never ends?")
         return within
 
     def begin(frame, event, arg):
@@ -65,6 +65,10 @@ class NotSolved(MismatchError):
 
 class Wrong(NotSolved):
     """It is wrong; the message names the array and the error too."""
+
+
+class Endless(Wrong):
+    """It does not end."""
 
 
 class Open(NotSolved):
@@ -439,6 +443,9 @@ def run_thread(function, x, U, W, b):
         if not 0 <= s < B:
             raise IndexError(f"sample {s} of {B} does not exist")
         counts[row, s] += 1
+        if counts[row, s] > B + size:  # more often than there are threads
+            got = f"a thread computes sample {s} again and again"
+            raise Endless(f"{got}. Hint: a thread has one sample, or none: `if`")
         walk(s, *arrays, **named)
 
     function = with_names(function, walk=noted)

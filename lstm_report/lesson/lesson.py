@@ -17,7 +17,7 @@ from ..measure.comparer import MismatchError
 from ..measure.evidence import us
 from ..measure.timing import disturbance, interleaved, summary
 from .classroom import on_gpu, per_load, plain_product
-from .exercises import EXERCISES, SIZES, NotSolved, Open, Wrong, limited
+from .exercises import EXERCISES, SIZES, Endless, NotSolved, Open, Wrong, limited
 from .gpu_code import executed
 
 
@@ -152,6 +152,8 @@ def graded(exercise, function, plain):
                 inputs = exercise.draw(np.random.default_rng(exercise.number), *sizes)
                 worst = max(worst, checked(exercise, form, plain, inputs))
         more = shared_loads(plain) if exercise is EXERCISES["tile"] else ""
+    except Endless:
+        raise  # nor would it end as code for a GPU
     except Wrong as error:
         wrong = str(error)
     if exercise is EXERCISES["thread"]:

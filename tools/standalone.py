@@ -35,7 +35,7 @@ COLAB = {
 PACKAGES = "lstm_kernels", "lstm_report"
 # Where `measure.results` looks without a repository.
 RECORDED = Path("lstm_report", "recorded")
-PAGE = re.compile(r"\[(\d\d)\]\([^)]+\.ipynb[^)]*\)")  # a link to one
+PAGE = re.compile(r"(?:page )?\[(\d\d)\]\([^)]+\.ipynb[^)]*\)")  # a link to one
 MADE = '"id": "package"'  # in the text of what this makes
 CELL = Path(__file__).with_name("standalone_cell.py")
 

@@ -51,8 +51,8 @@ def test_each_notebook_carries_the_package_and_is_otherwise_its_source(made):
         # Links to files beside it, which lead nowhere, are text.
         for one, other in zip(after.cells, before.cells, strict=True):
             page = r"(page )?\[(\d\d)\]\(\w+\.ipynb\)"
-        text = re.sub(page, r"page \2 of the report", other.source)
-        text = re.sub(r"\[([^]]+)\]\([\w./]+\)", r"\1", text)
+            text = re.sub(page, r"page \2 of the report", other.source)
+            text = re.sub(r"\[([^]]+)\]\([\w./]+\)", r"\1", text)
             assert one.source == (other.source if other.cell_type == "code" else text)
             assert not one.get("outputs")
 

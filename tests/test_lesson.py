@@ -339,7 +339,7 @@ ON_GPU = [
     (
         START,
         f"np.array([{START}]).sum().item()",
-        "compiling it for a GPU: it raised TypingE",
+        "as code for a GPU it raised TypingE",
     ),
     (
         GUARD,
@@ -396,9 +396,7 @@ def test_what_is_wrong_on_a_gpu_alone_is_not_right(monkeypatch):
 
     monkeypatch.setattr(gpu_code, "why_unavailable", lambda: None)
     monkeypatch.setattr(gpu_code, "first_fault", wrong)
-    with pytest.raises(
-        exercises.Wrong, match="compiling it for a GPU: it raised Mismatch"
-    ):
+    with pytest.raises(exercises.Wrong, match="as code for a GPU it raised Mismatch"):
         grade(set_up(), SOLUTIONS["thread"])
 
 

@@ -38,7 +38,7 @@ from ..cells import CELLS
 from ..errors import check_type
 from ..notes import note
 from ..params import Params, shapes
-from ..versions.numba_fused import MOST_WORKSPACES, NumbaFused
+from ..versions.numba_fused import NumbaFused
 from .weights import TorchWeights, array_of
 
 __all__ = ["GRU", "LSTM", "RNN", "replace", "restore"]
@@ -92,8 +92,7 @@ class Engine(NumbaFused):
             self._run(workspace, "backward")
             of_x = workspace.input_gradient() if wanted[0] else None
             of_state = workspace.state_gradient() if wanted[1] else ()
-            if len(self._free) <= MOST_WORKSPACES:
-                self._free.append(workspace)
+            lease.workspace = workspace  # free again when the Lease goes
         return of_x, of_state, of_weights
 
 

@@ -70,16 +70,13 @@ class TorchWeights(Weights):
     def __init__(self, layout, params):
         super().__init__(layout, params)
         self.transposed, self._layers, self._known = True, [], None
-        panels, panels_of_W = self.panels, layout.padded // layout.wide
+        theta, panels, gates = self.theta, self.panels, layout.gates
         for U, W, b, U_T, W_T in self.offsets.tolist():
-            of_U = self.theta[U:W], panels[U_T:W_T]
-            of_W = self.theta[W:b], panels[W_T : W_T + panels_of_W]
-            U, W = (
-                Matrix(layout, layout.gates[name], *of)
-                for name, of in (("U", of_U), ("W", of_W))
-            )
-            bias = Bias(layout, self.theta[b : b + layout.blocks])
-            self._layers.append((U, W, bias))
+            end = W_T + layout.padded // layout.wide
+            of_U = Matrix(layout, gates["U"], theta[U:W], panels[U_T:W_T])
+            of_W = Matrix(layout, gates["W"], theta[W:b], panels[W_T:end])
+            of_b = Bias(layout, theta[b : b + layout.blocks])
+            self._layers.append((of_U, of_W, of_b))
 
     @staticmethod
     def plain_shapes(layer):

@@ -25,8 +25,7 @@ def executed(thread, wrong, described):
     try:
         fault = first_fault(thread)
     except (NumbaError, MismatchError) as error:
-        text = f"compiling it for a GPU: {described(error, thread)}. {HINT}"
-        return wrong or text, ""
+        return wrong or f"as code for a GPU {described(error, thread)}. {HINT}", ""
     except Exception as error:  # what the compiler or the machine does not know
         first = re.sub(r"\S*/", "", str(error).partition("\n")[0])  # no folder
         return wrong, UNCHECKED.format(f"{type(error).__name__}: {first}")

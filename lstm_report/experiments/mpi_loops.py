@@ -29,7 +29,6 @@ send_receive = c_function(
 )
 STATUS_WORDS = 8
 handle = MPI._handleof  # the integer by which C knows a communicator or a datatype
-load = None  # a Net from its address, which `shares.compiled` fills in
 
 
 @cache
@@ -52,12 +51,12 @@ def units_of(net, t, share, shares):
     return address_of(h), (high - low) * net.units
 
 
-def steps_by_messages(me, shares, arguments, kind, status, comm):
+def steps_by_messages(me, shares, kind, status, comm, net):
     """The steps of a rank, which sends its units to each other one and takes theirs; 0
     for success. kind: MPI's datatype of one hidden unit of all samples. status: the
     address of room for an MPI_Status.
     """
-    net, error = load(arguments), 0
+    error = 0
     for t in range(net.T):
         share_of_step(net, t, me, shares)
         ours, count = units_of(net, t, me, shares)
@@ -76,8 +75,8 @@ def bound(params, world, x):
     way, status = prepared(params, x), np.zeros(STATUS_WORDS, np.int64)
     kind = unit_kind(way.h.dtype.char, x.shape[1], way.workspace.net.h.shape[2])
     run = as_function(compiled(steps_by_messages, way), 6)
-    calls = world.rank, world.size, way.workspace.arguments.address
-    calls += handle(kind), address(status), handle(world.comm)
+    calls = world.rank, world.size, handle(kind), address(status)
+    calls += handle(world.comm), way.workspace.arguments.address
 
     def checked(_=(way, status)):  # which must live as long
         if error := run(*calls):

@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import pickle
+import signal
 import threading
 import weakref
 
@@ -20,7 +21,10 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import lstm_kernels.torch as fused  # noqa: E402
 from lstm_kernels import notes  # noqa: E402
-from lstm_kernels.torch import weights  # noqa: E402
+from lstm_kernels.cpu.intrinsics import words_at  # noqa: E402
+from lstm_kernels.cpu.thread_pool import thread_pool  # noqa: E402
+from lstm_kernels.kernels import native  # noqa: E402
+from lstm_kernels.torch import openmp, weights  # noqa: E402
 from lstm_kernels.versions.numba_fused import MOST_WORKSPACES, Lease  # noqa: E402
 from lstm_report.measure import peers  # noqa: E402
 from lstm_report.measure.workloads import AIRLINE  # noqa: E402
@@ -544,6 +548,78 @@ def test_any_number_of_threads_gives_the_same_bits():
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(found[0][n], found[1][n]) for n in found[0])
+
+
+def sets_its_word(p, first, last, arguments):
+    """Code of a region: worker p sets its word, and returns a number of its own."""
+    words_at(arguments, 8)[p] = first + 10 * last + 100 * p
+    return 7 + p
+
+
+needs_openmp = pytest.mark.skipif(not openmp.FOUND, reason="a PyTorch without OpenMP")
+
+
+@needs_openmp
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_a_region_of_openmp_has_its_workers(workers):
+    words = np.zeros(8, np.int64)
+    code = native(sets_its_word, "")
+    got = openmp.pool().run(workers, code, words.ctypes.data, words, 3, 4)
+    assert got == 7  # the caller's
+    want = [43 + 100 * p for p in range(workers)] + [0] * (8 - workers)
+    assert words.tolist() == want
+
+
+@needs_openmp
+def test_passes_run_on_pytorchs_threads_and_leave_their_mode(monkeypatch):
+    tiny = torch.full((1 << 20,), 1e-40)  # subnormal, and enough for several threads
+    _, ours = pair("LSTM", 2, 40)
+    regions, run = [], openmp.OpenMP.run
+
+    def recorded(self, workers, *rest):
+        regions.append(workers)
+        return run(self, workers, *rest)
+
+    monkeypatch.setattr(openmp.OpenMP, "run", recorded)
+    before, own = torch.get_num_threads(), thread_pool()._count
+    try:
+        torch.set_num_threads(2)
+        for B in (4, 8, 16, 32):
+            for _ in range(8):  # while it is autotuned
+                ours(torch.ones(9, B, 2))[0].sum().backward()
+                assert ((tiny * 1.0) != 0).all()
+    finally:
+        torch.set_num_threads(before)
+    assert max(regions) == min(2, fused.Engine.most_threads())
+    assert thread_pool()._count == own
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without forks")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_threads_of_its_own():
+    """OpenMP's are the parent's: a region would wait for them for ever."""
+    theirs, ours = pair("LSTM", 2, 40)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for _ in range(20):
+            ours(torch.ones(9, 8, 2))
+        want = theirs(torch.ones(9, 8, 2))[0]
+        child = os.fork()
+        if not child:
+            code = 1
+            signal.alarm(60)  # ends a child that waits
+            with contextlib.suppress(BaseException):
+                assert openmp.pool() is thread_pool()
+                for _ in range(20):
+                    got = ours(torch.ones(9, 8, 2))[0].detach().numpy()
+                np.testing.assert_allclose(got, want.detach().numpy(), atol=1e-5)
+                code = 0
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (openmp.pool() is not thread_pool()) == openmp.FOUND
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_python_threads_share_a_module():

@@ -125,10 +125,12 @@ class Pass:
         self._region = workers, run_code(), self._plan.address
         self._arguments, self._generation = arguments, 0
 
-    def run(self, passes=1, owner=None):
+    def run(self, passes=1, owner=None, pool=None):
         """Run the pass, so many times, in a region of its workers. owner: what must
-        live as long as a late worker may read it.
+        live as long as a late worker may read it. pool: whose threads they are; None is
+        `thread_pool()`.
         """
+        pool = pool or thread_pool()
         first, self._generation = self._generation, None
         if first is None:
             raise RuntimeError(
@@ -138,10 +140,10 @@ class Pass:
         if len(self._spans):
             self._spans.fill(0)
         region = *self._region, (self, owner), first, last
-        generation = thread_pool().run(*region)
+        generation = pool.run(*region)
         if generation < last and self.workers > 1:
             # A late worker would take the next call's passes for this one's
-            thread_pool().drain()
+            pool.drain()
         if not self._control[CANCEL]:
             self._generation = generation
 

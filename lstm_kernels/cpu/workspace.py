@@ -169,13 +169,13 @@ class Workspace:
         self.last[kind] = self._passes[kind, partition]
         return self.last[kind]
 
-    def run(self, compiled, passes=1):
-        """Run a plan.Pass, so many times; a signal ends a long run between two
-        steps.
+    def run(self, compiled, passes=1, pool=None):
+        """Run a plan.Pass, so many times, on threads of a pool; a signal ends a long
+        run between two steps.
         """
         if self._operations * passes * len(compiled.stages) < LONG:
-            compiled.run(passes, self)
-        else:
+            compiled.run(passes, self, pool)
+        else:  # in another thread, which has no threads of PyTorch's
             call = partial(compiled.run, passes, self)
             interruptible(call, self.net.control, thread_pool().drain)
 

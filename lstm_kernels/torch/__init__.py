@@ -2,9 +2,10 @@
 
 LSTM, GRU and RNN are subclasses of torch.nn's: constructor, parameters, state_dict,
 shapes and results are theirs. On CPU tensors in float32 or float64 a call runs the
-fused passes through one autograd Function, on `torch.get_num_threads()` threads. The
-parameters stay PyTorch's: each pass compares them with what is packed and packs what
-differs, so that optimizers, `.data` and `load_state_dict` may change them.
+fused passes through one autograd Function, on PyTorch's threads of OpenMP, as many as
+`torch.get_num_threads()`. The parameters stay PyTorch's: each pass compares them with
+what is packed and packs what differs, so that optimizers, `.data` and `load_state_dict`
+may change them.
 
     model = lstm_kernels.torch.replace(model)  # every torch.nn.LSTM, GRU and RNN in it
 
@@ -21,10 +22,6 @@ first where hooks of saved tensors are active, as in a checkpoint. As in every c
 version, a pass flushes subnormal numbers to zero. What is infinite or NaN stays in its
 sample's outputs, but may reach more gradients than in torch.nn; in weight_hh the first
 step does not see it where no initial state is given.
-
-PyTorch's own threads, of OpenMP, wait awake for more work for some milliseconds, and
-take a core from a pass on several threads. OMP_WAIT_POLICY=PASSIVE in the environment,
-before PyTorch is imported, lets them sleep.
 """
 
 import numpy as np
@@ -39,6 +36,7 @@ from ..errors import check_type
 from ..notes import note
 from ..params import Params, shapes
 from ..versions.numba_fused import NumbaFused
+from . import openmp
 from .weights import TorchWeights, array_of
 
 __all__ = ["GRU", "LSTM", "RNN", "replace", "restore"]
@@ -55,7 +53,7 @@ def is_batched(tensor):
 class Engine(NumbaFused):
     """Layers of one direction, and the weights of PyTorch that a pass is given."""
 
-    packed = TorchWeights
+    packed, pool = TorchWeights, staticmethod(openmp.pool)
 
     def __init__(self, cell, D, H, L, dtype, threads):
         of = shapes(CELLS[cell], D, H, L, None)

@@ -31,7 +31,7 @@ from ..cpu.fp_mode import FLUSH, KEEP
 from ..cpu.micro_kernels import MicroKernels
 from ..cpu.packing import Weights
 from ..cpu.partitions import Autotuner, Tuning, autotuner, partitions
-from ..cpu.thread_pool import MOST_THREADS
+from ..cpu.thread_pool import MOST_THREADS, thread_pool
 from ..cpu.workspace import Workspace
 from ..errors import check_choice, check_int
 from ..kernels import numbas_threads
@@ -93,6 +93,7 @@ class NumbaFused(Compiled):
 
     name = "numba-fused"
     micro_kernels, packed = MicroKernels, Weights
+    pool: Callable = staticmethod(thread_pool)  # where passes get threads
 
     def __init__(self, params, threads=None, *, subnormals=False):
         super().__init__(params, threads, subnormals=subnormals)
@@ -131,7 +132,7 @@ class NumbaFused(Compiled):
     def _autotuner(self, T, B, purpose, kind):
         """That of a pass, the same for all networks of this form."""
         inputs = tuple(self.weights.inputs)
-        form = self.name, self.layout, inputs, self._threads, T, B, purpose, kind
+        form = type(self), self.layout, inputs, self._threads, T, B, purpose, kind
         return autotuner(form, tuple(self._partitions(T, B)))
 
     def _partitions(self, T, B):
@@ -181,7 +182,7 @@ class NumbaFused(Compiled):
             schedule = partial(self._checked_schedule, partition)
             compiled = workspace.compiled(kind, partition, schedule)
         start = perf_counter()
-        workspace.run(compiled, passes)
+        workspace.run(compiled, passes, self.pool())
         if first:  # it compiled, and met new memory
             workspace.tuners[kind] = tuner
             Autotuner.trials += not tuner.done

@@ -1,5 +1,6 @@
 """`lstm_kernels.torch` against torch.nn, which it stands for; `make test-torch`."""
 
+import _thread
 import contextlib
 import copy
 import gc
@@ -21,11 +22,16 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import lstm_kernels.torch as fused  # noqa: E402
 from lstm_kernels import notes  # noqa: E402
+from lstm_kernels.cpu import workspace  # noqa: E402
 from lstm_kernels.cpu.intrinsics import words_at  # noqa: E402
 from lstm_kernels.cpu.thread_pool import thread_pool  # noqa: E402
 from lstm_kernels.kernels import native  # noqa: E402
 from lstm_kernels.torch import openmp, weights  # noqa: E402
-from lstm_kernels.versions.numba_fused import MOST_WORKSPACES, Lease  # noqa: E402
+from lstm_kernels.versions.numba_fused import (  # noqa: E402
+    MOST_WORKSPACES,
+    Lease,
+    NumbaFused,
+)
 from lstm_report.measure import peers  # noqa: E402
 from lstm_report.measure.workloads import AIRLINE  # noqa: E402
 
@@ -592,6 +598,37 @@ def test_passes_run_on_pytorchs_threads_and_leave_their_mode(monkeypatch):
         torch.set_num_threads(before)
     assert max(regions) == min(2, fused.Engine.most_threads())
     assert thread_pool()._count == own
+
+
+@needs_openmp
+def test_a_long_pass_runs_on_pytorchs_threads_and_is_interrupted(monkeypatch):
+    monkeypatch.setattr(workspace, "LONG", 0)  # each pass is one
+    theirs, ours = pair("LSTM", 2, 40)
+    x, own, before = torch.randn(9, 8, 2), thread_pool()._count, torch.get_num_threads()
+
+    def go_on():
+        while True:
+            ours(x)[0].sum().backward()
+
+    torch.set_num_threads(2)
+    try:
+        threading.Timer(0.5, _thread.interrupt_main).start()
+        with pytest.raises(KeyboardInterrupt):
+            go_on()
+        ours.zero_grad()
+        same(results(ours, x), results(theirs, x))
+    finally:
+        torch.set_num_threads(before)
+    assert thread_pool()._count == own
+
+
+def test_partitions_are_autotuned_apart_from_those_of_numba_fused():
+    """Their threads are others, so what is fastest may be too."""
+    engine = fused.Engine("lstm", 2, 8, 1, np.dtype(np.float32), 1)
+    net = NumbaFused(engine.weights.params(), 1)
+    sizes = 3, 4, "inference", "forward"
+    assert engine._autotuner(*sizes) is engine._autotuner(*sizes)
+    assert engine._autotuner(*sizes) is not net._autotuner(*sizes)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without forks")

@@ -13,7 +13,7 @@ from .entries import Arguments
 from .micro_kernels import codes
 from .net import Kernels, Net
 from .packing import aligned
-from .thread_pool import LINE, thread_pool
+from .thread_pool import LINE
 
 # Rows (t, sample) of a layer's input that are multiplied at once where a step has fewer
 # samples: enough for the weights to be loaded rarely, few enough for the result to stay
@@ -169,15 +169,15 @@ class Workspace:
         self.last[kind] = self._passes[kind, partition]
         return self.last[kind]
 
-    def run(self, compiled, passes=1, pool=None):
+    def run(self, compiled, passes, pool):
         """Run a plan.Pass, so many times, on threads of a pool; a signal ends a long
         run between two steps.
         """
+        call = partial(compiled.run, passes, self, pool)
         if self._operations * passes * len(compiled.stages) < LONG:
-            compiled.run(passes, self, pool)
-        else:  # in another thread, which has no threads of PyTorch's
-            call = partial(compiled.run, passes, self)
-            interruptible(call, self.net.control, thread_pool().drain)
+            call()
+        else:
+            interruptible(call, self.net.control, pool.drain)
 
     def timeline(self, kernel):
         """When each part of the stage of a kernel last ran, a Timeline; None if that

@@ -53,7 +53,8 @@ def is_batched(tensor):
 class Engine(NumbaFused):
     """Layers of one direction, and the weights of PyTorch that a pass is given."""
 
-    packed, pool = TorchWeights, staticmethod(openmp.pool)
+    packed = TorchWeights
+    pool = staticmethod(openmp.pool)
 
     def __init__(self, cell, D, H, L, dtype, threads):
         of = shapes(CELLS[cell], D, H, L, None)

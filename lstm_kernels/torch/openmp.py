@@ -2,8 +2,7 @@
 
 After each of its own regions PyTorch's threads wait awake for some milliseconds. Where
 every core has one, threads of another pool come late to a pass between two operations
-of PyTorch; these are there at once. On two cores a training step of two layers of 64
-units takes three quarters of the time.
+of PyTorch; these are there at once.
 """
 
 import ctypes

@@ -160,6 +160,33 @@ def test_what_takes_long_is_said_once_to_who_waits(tmp_path, terminal, quiet, wo
         assert word in line
 
 
+COMPUTES = """
+import sys
+import numpy as np
+import lstm_kernels as lk
+for dtype in sys.argv[1:]:
+    params = lk.Params.init(input_size=2, hidden_size=9, output_size=1).astype(dtype)
+    x = np.linspace(-1, 1, 60).reshape(6, 5, 2).astype(dtype)
+    target, found = np.ones((5, 1), dtype), []
+    for name in ("numba-fused", "numpy"):
+        net = lk.network(name, params, threads=1)
+        found.append(net.loss_and_grads(x, target)[1].arrays())
+    for name, want in found[1].items():
+        error = np.abs(found[0][name] - want).max()
+        assert error < 1000 * np.finfo(dtype).eps, (dtype, name, error)
+"""
+
+
+def test_code_that_two_processes_kept_is_told_apart_in_a_third(tmp_path):
+    """Numba numbers functions in each process anew, and types alone tell their symbols
+    apart where code of both is loaded.
+    """
+    paths = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
+    for dtypes in (["float32"], ["float64"], ["float32", "float64"]):
+        line = [sys.executable, "-c", COMPUTES, *dtypes]
+        subprocess.run(line, check=True, timeout=300, env=os.environ | paths)
+
+
 # --- code of edited sources is not used
 
 

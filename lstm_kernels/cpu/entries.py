@@ -80,12 +80,19 @@ class Arguments:
         self.words[self._places[name] + 4] = address(array)
 
 
+def hashed(text):
+    """A short name for a text, or for what a text tells from others, as a type."""
+    return hashlib.sha256(str(text).encode()).hexdigest()[:16]
+
+
 class Reference(types.Type):
     """The Numba type of the address of a NamedTuple in memory, of a Numba type."""
 
     def __init__(self, kind):
         self.kind = kind
-        super().__init__(f"Reference({kind.instance_class.__name__})")
+        # Symbols hold the name. Code that two processes kept, each of one kind, is
+        # loaded in a third: where names were the same, so would be what they name.
+        super().__init__(f"{kind.instance_class.__name__}_{hashed(kind)}")
 
     @property
     def key(self):
@@ -153,5 +160,5 @@ def stage_entry(function, kind):
     Arguments, of which net is a Reference.
     """
     # Tells stages and types apart in Numba's cache
-    label = hashlib.sha256(f"{function.__qualname__} {kind}".encode()).hexdigest()[:16]
+    label = hashed(f"{function.__qualname__} {kind}")
     return native(function, label, types.int64(Reference(kind), integers(Item)))
